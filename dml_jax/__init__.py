@@ -5,7 +5,7 @@
     model = dml_jax.load("runs/folder_baseline")
     embeddings = model.embed(["a.jpg", "b.jpg"])  # float32 [2, D]
 
-`dml_jax.losses`, `dml_jax.methods` and `dml_jax.evaluation` are for use in your own programs.
+`dml_jax.losses`, `dml_jax.methods` and `dml_jax.evaluation` can be used in your own programs.
 """
 
 import importlib
@@ -31,7 +31,7 @@ def load(
     scales: tuple[float, ...] = (1.0,),
     runtime: Literal["jax", "onnxruntime"] | None = None,
 ) -> "Model":
-    """The trained model of a run, or a published network as it is.
+    """Loads the trained model of a run, or a published network.
 
     Args:
       model: the work directory of a run, also `gs://bucket/directory`; `hf://user/name` on the
@@ -40,33 +40,32 @@ def load(
         embeddings are pooled features, D = 1280.
       checkpoint: "reported", "latest", "best" or a step.
       trust_code: imports the modules of other packages that the run's configuration names, as in
-        `method.name="mypaper.hyp"`, which runs their code. Without it, only those already imported
-        are used.
+        `method.name="mypaper.hyp"`, which runs their code. Otherwise, such modules must already
+        have been imported.
       flip: averages the embeddings of each image and its mirror image.
-      scales: factors of the size of an image over which its embeddings are averaged; other than 1
-        for convolutional networks only.
-      runtime: the library that computes the embeddings. onnxruntime (extra "onnx") is faster on
-        CPUs and needs no JAX, but the graph of the model in the user's cache, where the first
-        `dml-jax embed`, `enroll`, `catalogue` or `serve` with the model or `dml-jax export
-        --to=onnx` puts it. None for onnxruntime if it has the graph and JAX has no accelerator,
-        otherwise JAX.
+      scales: averages embeddings over images scaled by these factors; factors other than 1 need a
+        convolutional network.
+      runtime: the library that computes embeddings. onnxruntime (extra "onnx") is faster on CPUs
+        and does not need JAX, but the model's graph in the user's cache; `dml-jax export --to=onnx`
+        creates it, as does the first `dml-jax embed`, `enroll`, `catalogue` or `serve` with the
+        model. None: onnxruntime if the graph is cached and JAX has no accelerator, otherwise JAX.
 
     Returns:
       A `dml_jax.inference.model.Model`; `load(model).embed(paths)` gives float32 [N, D].
 
     Raises:
-      CheckpointError: no run there, or no such checkpoint.
-      ConfigError: an argument is invalid, the run needs code that is not trusted, or its network
-        takes images of one size only.
-      DataError: it cannot be downloaded.
+      CheckpointError: the run or the checkpoint does not exist.
+      ConfigError: an argument is invalid, the run needs untrusted code, or `scales` do not suit its
+        network.
+      DataError: the download failed.
     """
     from dml_jax.identity import Versions
     from dml_jax.inference import graphs
 
     versions = Versions.of(flip, scales)
     step = str(checkpoint)
-    found: Any = graphs.load(model, step, runtime, trust_code=trust_code, versions=versions)
-    return found  # a `GraphModel` has all attributes of a `Model`
+    loaded: Any = graphs.load(model, step, runtime, trust_code=trust_code, versions=versions)
+    return loaded  # a `GraphModel` has all attributes of a `Model`
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -1,4 +1,4 @@
-"""Analyses of runs in their directories, or of models apart from them: figures, numbers, report."""
+"""Analyses of runs, or of models on other images: figures, numbers and a report."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ from dml_jax import run as trained_runs
 from dml_jax.analysis import findings, html, run_report
 from dml_jax.analysis.analysed_model import AnalysedModel
 from dml_jax.analysis.findings import DIRECTORY, STANDARD_DIRECTORY
-from dml_jax.analysis.run_report import ANALYSES, MAPS, OF_RUN
+from dml_jax.analysis.run_report import ANALYSES, MAPS, RUN_ONLY
 from dml_jax.config import Config
 from dml_jax.config import files as config_files
 from dml_jax.console import Console
@@ -24,15 +24,15 @@ from dml_jax.inference.embedding_model import is_run, locate
 from dml_jax.train.model import reading_in_results
 from dml_jax.train.records import workdir
 
-# Keys of the run's configuration that may be overridden, e.g. because its data has moved.
+# Keys of a run's configuration that may be overridden, e.g. because its data has moved.
 MOVABLE = ("data.path", "data.threads", "data.workers", "evaluation.batch_size")
 
 
 class Request(NamedTuple):
     """The options of `dml-jax analyse`.
 
-    With `data` the model is applied to labelled images, otherwise to the data of its run, whose
-    configuration may be changed by `overrides` with MOVABLE keys.
+    With `data`, the model is applied to labelled images, otherwise to the data of its run;
+    `overrides` may change MOVABLE keys of the run's configuration.
     """
 
     model: str
@@ -49,21 +49,21 @@ class Request(NamedTuple):
 
     @property
     def apart(self) -> bool:
-        """Whether figures and report are written to `output` instead of into the run."""
+        """Whether figures and report are written to `output` instead of the run."""
         return bool(self.data or self.compare or self.output)
 
 
 def analyse(request: Request) -> None:
-    """Writes the figures, the numbers behind them and the report."""
-    wanted, split = request.what, request.split
-    chosen = ANALYSES if wanted is None else choices("--what", wanted, ANALYSES)
-    reasons = {name: reason_against(name, request) for name in chosen}
-    if wanted is not None:
+    """Writes figures, their numbers and the report."""
+    what, split = request.what, request.split
+    selected = ANALYSES if what is None else choices("--what", what, ANALYSES)
+    reasons = {name: why_unsuitable(name, request) for name in selected}
+    if what is not None:
         refuse(f"--what={name}: {reason}" for name, reason in reasons.items() if reason)
     usable_path = files.directory if request.apart else files.expand_path
     output = usable_path("--output", request.output or "analysis")
-    apart = not (request.apart and (output / "config.json").exists())
-    require(apart, f"--output={output}: contains a run; give another directory")
+    not_a_run = not (request.apart and (output / "config.json").exists())
+    require(not_a_run, f"--output={output}: contains a run; give another directory")
     runs = open_models(request, output)
     run = next(iter(runs.values()))
     for each in runs.values():
@@ -72,18 +72,18 @@ def analyse(request: Request) -> None:
     directory, to = (output, STANDARD_DIRECTORY) if request.apart else (run.directory, DIRECTORY)
     if request.apart:
         output.mkdir(parents=True, exist_ok=True)
-    with files.locked(directory / to, wait=False):  # its report reads what is there
-        for name in ANALYSES if request.apart else ():  # they may show another model or data
+    with files.locked(directory / to, wait=False):  # the report includes existing analyses
+        for name in ANALYSES if request.apart else ():  # they may be of another model or data
             (output / to / f"{name}.json").unlink(missing_ok=True)
         with workdir.updated(directory, f"{to}/"):
             for name in names:
                 run.console.print(f"analysing: {name}")
-                (title, find), suffix = ANALYSES[name], ""
-                if name not in OF_RUN and split != "test" and not request.apart:
-                    # The findings about the test split stay.
+                (title, compute), suffix = ANALYSES[name], ""
+                if name not in RUN_ONLY and split != "test" and not request.apart:
+                    # Keeps the findings about the test split.
                     title, suffix = f"{title}: {split} images", f"-{split}"
-                made = {model: find(each, split) for model, each in runs.items()}
-                findings.write(directory, name, title, run.step, made, suffix=suffix, to=to)
+                by_model = {model: compute(each, split) for model, each in runs.items()}
+                findings.write(directory, name, title, run.step, by_model, suffix=suffix, to=to)
         if request.apart:
             write_separate_report(request, runs, output)
             run.console.print(f"report: {output / 'report.html'}")
@@ -94,8 +94,8 @@ def analyse(request: Request) -> None:
                 run_report.write_page(directory, run.config, results)
             run.console.print(f"report: {directory / 'report.html'}")
         else:
-            message = "the run is not finished, so there is no report yet"
-            run.console.print(f"{message}; finishing it will include the analyses")
+            message = "the run is unfinished, so there is no report yet"
+            run.console.print(f"{message}; its report will include the analyses")
 
 
 def write_separate_report(
@@ -106,19 +106,19 @@ def write_separate_report(
     images = run.split(request.split)
     models = f"{request.model}, {request.compare}" if request.compare else request.model
     classes = counted(len(np.unique(images.labels)), "class")
-    place, title = f"of {run.config.data.name} ({request.split})", " and ".join(runs)
+    where, title = f"of {run.config.data.name} ({request.split})", " and ".join(runs)
     if request.data:
-        place, title = f"in {request.data}", Path(request.data).name or request.data
-    lead = printable(f"{models} on {counted(len(images.labels), 'image')} of {classes} {place}")
+        where, title = f"in {request.data}", Path(request.data).name or request.data
+    lead = printable(f"{models} on {counted(len(images.labels), 'image')} of {classes} {where}")
     sections = findings.read(output, tuple(ANALYSES))
     html.write_report(output / "report.html", printable(title), lead, sections)
 
 
-def reason_against(name: str, request: Request) -> str:
-    """Why an analysis does not fit the request; empty if it does."""
-    if request.data and name in OF_RUN:
+def why_unsuitable(name: str, request: Request) -> str:
+    """The reason why an analysis is unsuitable for the request; empty if it is suitable."""
+    if request.data and name in RUN_ONLY:
         return "needs a trained run with its own data; remove --data"
-    if request.split != "test" and name in OF_RUN:
+    if request.split != "test" and name in RUN_ONLY:
         return "does not depend on the split; remove --split"
     if request.classes and name not in MAPS:
         return "cannot select classes; remove --classes"
@@ -126,9 +126,9 @@ def reason_against(name: str, request: Request) -> str:
 
 
 def open_models(request: Request, output: Path) -> dict[str, AnalysedModel]:
-    """The models by a name that distinguishes them, `request.model` first."""
-    others = request.compare.split(",") if request.compare else ()
-    models = list(dict.fromkeys([request.model, *others]))
+    """The models by distinct names, `request.model` first."""
+    compared = request.compare.split(",") if request.compare else ()
+    models = list(dict.fromkeys([request.model, *compared]))
     names = [Path(model).name for model in models]
     runs: dict[str, AnalysedModel] = {}
     for model, name in zip(models, names, strict=True):
@@ -144,21 +144,21 @@ def open_models(request: Request, output: Path) -> dict[str, AnalysedModel]:
 
 
 def on_labelled_images(model: str, request: Request, output: Path) -> AnalysedModel:
-    """A model with the labelled images of `request.data`."""
+    """The model with the labelled images of `request.data`."""
     path = files.expand_path("--data", request.data or "")
-    plain, trusted = Versions(), request.trust_code
-    loaded: Any = graphs.load(model, request.checkpoint, None, trust_code=trusted, versions=plain)
+    options: Any = {"trust_code": request.trust_code, "versions": Versions()}
+    loaded: Any = graphs.load(model, request.checkpoint, None, **options)
     images = formats.load_labelled(path, loaded.config.data)
     return AnalysedModel(output, loaded.trained, images, Console(quiet=request.quiet))
 
 
 def trained_run(model: str, request: Request) -> AnalysedModel:
-    """The model of a run with the data of the run."""
+    """The model of a run with its data."""
     config, directory = run_config(model, request.overrides, trust_code=request.trust_code)
     console = Console(quiet=request.quiet)
     experiment, state = trained_runs.restore(config, directory, request.checkpoint, console)
-    splits, known = experiment.splits, " or ".join(experiment.splits)
-    problem = f"--split={request.split}: the run has no such split; give {known}"
+    splits, available = experiment.splits, " or ".join(experiment.splits)
+    problem = f"--split={request.split}: the run has no such split; give {available}"
     require(request.split in splits, problem)
     trained = experiment.model(state, reading_in_results(config, directory))
     return trained_runs.evaluated(experiment, trained, directory, console)
@@ -167,16 +167,16 @@ def trained_run(model: str, request: Request) -> AnalysedModel:
 def run_config(
     model: str, overrides: Mapping[str, str], *, trust_code: bool = False
 ) -> tuple[Config, Path]:
-    """The configuration of the run, with overrides of `MOVABLE` keys, and its work directory."""
+    """The configuration of the run, with overridden `MOVABLE` keys, and its work directory."""
     message = "analyses are written to the run; copy it to a local directory first"
     require(not model.startswith(files.BUCKETS), f"--model={model}: {message}")
     directory = locate(model)
     message = f"{model} has no data of its own; give a folder of class folders"
     require(is_run(directory), f"--data: missing; {message}")
-    workdir.read_config(directory)  # explains a missing or damaged file
-    fixed = (key for key in overrides if key not in MOVABLE)
+    workdir.read_config(directory)  # reports a missing or damaged file
+    not_movable = (key for key in overrides if key not in MOVABLE)
     message = f"is fixed by the run; only {', '.join(MOVABLE)} can be changed"
-    refuse(f"--config.{key}: {message}" for key in fixed)
+    refuse(f"--config.{key}: {message}" for key in not_movable)
     config = config_files.resolved(str(directory / "config.json"), overrides, trust_code=trust_code)
     path = config.data.path
     message = "the run's data is missing; give its directory with --config.data.path"
@@ -186,7 +186,7 @@ def run_config(
 
 
 def chosen_classes(request: Request, run: AnalysedModel) -> tuple[str, ...]:
-    """The classes of --classes, no more than colours and markers distinguish; empty without it."""
+    """The classes of --classes, at most as many as there are markers; empty without the option."""
     if request.classes is None:
         return ()
     split = run.split(request.split)

@@ -1,7 +1,7 @@
 """A run from start to end: train, evaluate, export, report; and other modes of the main command.
 
-The path to a loss is `main`, this file, `train.loop`, `train.step` and the method;
-`train.experiment`, `train.method_wrappers` and `train.optimizers` build the parts of the run.
+To find the call of a loss, follow `main`, this file, `train.loop`, `train.step` and the method.
+`train.experiment`, `train.method_wrappers` and `train.optimizers` build the parts of a run.
 """
 
 import socket
@@ -46,7 +46,7 @@ from dml_jax.train.step import TrainState, check_finite
 
 @contextmanager
 def memory(config: Config) -> Iterator[None]:
-    """Context in which too little memory is a ConfigError with the remedy."""
+    """Context in which running out of device memory becomes a ConfigError with the remedy."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
@@ -55,8 +55,8 @@ def memory(config: Config) -> Iterator[None]:
         sizes = config.data.batch_size, config.evaluation.batch_size
         raise ConfigError(
             "data.batch_size={}, evaluation.batch_size={}: need more memory than a device has; set "
-            "a smaller one or, for training, train.precision=bfloat16, backbone.remat=true or a "
-            "larger train.chunks".format(*sizes)
+            "a smaller batch size or, for training, train.precision=bfloat16, backbone.remat=true "
+            "or a larger train.chunks".format(*sizes)
         ) from error
 
 
@@ -70,39 +70,41 @@ def train(
 ) -> None:
     """Trains or resumes, evaluates the selected model, exports embeddings and writes the report.
 
-    `profile` are the first and the last step of a trace.
+    `profile` is the first and the last step to trace.
     """
-    begun = (directory / "config.json").exists()
+    resumed = (directory / "config.json").exists()
     config = length.recorded(config, directory)
     workdir.check_same_run(directory, {"config": asdict(config)})
     experiment = experiments.build(config)
     if profile and profile[1] > experiment.steps:
         steps = "{}:{}".format(*profile)
         raise ConfigError(f"--profile={steps}: the run has {experiment.steps} steps")
-    main = device_mesh.is_main_process()
-    with workdir.locked(directory) if main else nullcontext(), console:
-        run = experiment.provenance()
+    is_main = device_mesh.is_main_process()
+    with workdir.locked(directory) if is_main else nullcontext(), console:
+        record = experiment.provenance()
         if workdir.is_finished(directory, experiment.steps):
-            workdir.check_same_run(directory, {key: run[key] for key in ("config", "data_hash")})
+            workdir.check_same_run(directory, {key: record[key] for key in ("config", "data_hash")})
             report = directory / "report.html"
             console.print(f"{directory}: already finished, {experiment.steps} steps; see {report}")
-            console.print("--mode=evaluate evaluates it again, --mode=export embeds all splits")
+            console.print(
+                "to evaluate it again, use --mode=evaluate; to embed all splits, --mode=export"
+            )
             return
 
         experiment = teacher.with_teacher(experiment, console)
-        if config.train.minutes and not begun:
+        if config.train.minutes and not resumed:
             experiment = length.timed(experiment, console)
-            config, run = experiment.config, experiment.provenance()
+            config, record = experiment.config, experiment.provenance()
         print_summary(experiment, directory, console)
-        run |= {"teacher": experiment.teacher} if experiment.teacher else {}
-        if main:
-            for name in experiment.splits:  # before training, not when they are written
+        record |= {"teacher": experiment.teacher} if experiment.teacher else {}
+        if is_main:
+            for name in experiment.splits:  # checked before training
                 table.check_replaceable(directory / "embeddings" / name)
-            # Again, because another run may have used the directory before it was locked.
-            workdir.check_same_run(directory, run)
+            # Repeated, because another run may have used the directory before it was locked.
+            workdir.check_same_run(directory, record)
             for file in {directory / seal.MANIFEST, buckets.origin(directory / seal.MANIFEST)}:
                 file.unlink(missing_ok=True)  # describes a shorter run
-            files.write_json(directory / "config.json", run)
+            files.write_json(directory / "config.json", record)
         log = directory / "logs" / workdir.process_name()
         console.log_to(log.with_name(f"{log.name}.log"))
         console.log(
@@ -111,16 +113,18 @@ def train(
             f"({jax.devices()[0].device_kind})"
         )
         experiment = frozen_features.with_features(experiment, directory, console, stop)
-        show = logs.tensorboard(directory / "tensorboard", config) if tensorboard and main else None
+        show = (
+            logs.tensorboard(directory / "tensorboard", config) if tensorboard and is_main else None
+        )
         if config.train.select == "folds":
-            selection.prepare(experiment, directory, run, console, stop)
-        state = loop.train(experiment, directory, run, console, stop, show, profile)
+            selection.prepare(experiment, directory, record, console, stop)
+        state = loop.train(experiment, directory, record, console, stop, show, profile)
         choice: dict[str, Any] = {}
         if config.train.select == "folds":
-            states, choice = selection.keep(experiment, state, directory, run, console, stop)
+            states, choice = selection.keep(experiment, state, directory, record, console, stop)
             state = states[choice["kept"]]
         elif config.train.select != "last":
-            state = stored_state(experiment, directory, run, "reported", console)
+            state = stored_state(experiment, directory, record, "reported", console)
 
         stop.stop_immediately()
         results, embeddings = evaluation(experiment, state, config.train.select, console)
@@ -128,10 +132,10 @@ def train(
             choice["unseen"] = selection.on_unseen(experiment, states, choice["kept"], results)
         queries = embedding_files.split_off_queries(results)
         model = experiment.model(state, results.get("test_variant", ""))
-        made = model.identity()
-        if not main:
+        model_identity = model.identity()
+        if not is_main:
             return
-        results["identity"] = made.sha256
+        results["identity"] = model_identity.sha256
         if choice:
             results["choice"] = choice
         timing = logs.JsonLines(directory / "timing.jsonl")
@@ -145,16 +149,16 @@ def train(
         }
         with files.locked(directory / "embeddings"):
             embedding_files.write_queries(directory, queries)
-            write_embeddings(experiment, directory, embeddings, made, finished=True)
+            write_embeddings(experiment, directory, embeddings, model_identity, finished=True)
             run_report.write(evaluated(experiment, model, directory, console, embeddings), results)
             files.write_json(directory / "results.json", results)
             kind = "latest" if config.train.select == "last" else "best"
-            workdir.finish(directory, f"checkpoints/{kind}/{int(state.step)}", made)
+            workdir.finish(directory, f"checkpoints/{kind}/{int(state.step)}", model_identity)
         selection.clean_up(directory)
         buckets.upload(directory, "**/*")
         if show:
-            numbers = {name: value for name, value in results.items() if isinstance(value, float)}
-            final = {f"final/{name}": value for name, value in numbers.items()}
+            scalars = {name: value for name, value in results.items() if isinstance(value, float)}
+            final = {f"final/{name}": value for name, value in scalars.items()}
             show({"step": experiment.steps} | final)
         run_report.print_table(config, results, console.rich)
         report, embedded = directory / "report.html", directory / "embeddings"
@@ -164,9 +168,9 @@ def train(
 def evaluate(
     config: Config, directory: Path, checkpoint: str, console: Console, output: Path | None = None
 ) -> dict[str, Any]:
-    """Evaluates a model on the test split; prints, writes to `output` and returns the results.
+    """Evaluates a model on the test split; prints and returns the results, and writes `output`.
 
-    The model is a checkpoint of the run in `directory` or, if there is no run, the one that
+    The model is a checkpoint of the run in `directory`. If there is no run, it is the model that
     `init_from` names, so that published checkpoints can be evaluated.
     """
     if config.init_from and not (directory / "config.json").exists():
@@ -186,33 +190,33 @@ def evaluate(
 def evaluation(
     experiment: Experiment, state: TrainState, model: str, console: Console
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Results and embeddings of `model_metrics.final`; in the main process, with the geometry."""
+    """Results and embeddings of `model_metrics.final`; the main process adds the geometry."""
     results, embeddings = model_metrics.final(experiment, state, model, console)
-    if device_mesh.is_main_process():  # the others write no results
+    if device_mesh.is_main_process():  # other processes write no results
         labels = experiment.splits["test"].labels
         results["geometry"] = spectra.summary(experiment.method, embeddings["test"], labels)
     return results, embeddings
 
 
 def export(config: Config, directory: Path, checkpoint: str, console: Console) -> None:
-    """Writes the embeddings of every split for a checkpoint of a run."""
+    """Embeds all splits with a checkpoint of a run and writes the embeddings."""
     experiment, state = restore(config, directory, checkpoint, console)
     model = experiment.model(state, reading_in_results(config, directory))
     embedder, splits = model.embedder(), experiment.splits.items()
     embeddings = {name: embedder.embed_split(model, split) for name, split in splits}
-    made = model.identity()
+    model_identity = model.identity()
     if not device_mesh.is_main_process():
         return
     finished = not workdir.unfinished(directory, model.step, reported=checkpoint == "reported")
     with files.locked(directory / "embeddings"), workdir.updated(directory, "embeddings/"):
-        write_embeddings(experiment, directory, embeddings, made, finished=finished)
+        write_embeddings(experiment, directory, embeddings, model_identity, finished=finished)
     buckets.upload(directory, "embeddings/**/*", seal.MANIFEST)
-    written = directory / "embeddings"
-    console.print(f"embeddings of {', '.join(embeddings)} at step {model.step}: {written}")
+    folder = directory / "embeddings"
+    console.print(f"embeddings of {', '.join(embeddings)} at step {model.step}: {folder}")
 
 
 def check(config: Config, console: Console) -> None:
-    """Validates configuration and data and makes one training step; nothing is written."""
+    """Validates configuration and data by one training step, without writing files."""
     experiment = experiments.build(config)
     experiment = teacher.with_teacher(experiment, console)
     print_summary(experiment, None, console)
@@ -226,12 +230,12 @@ def check(config: Config, console: Console) -> None:
         batch = experiment.device_batch(*next(batches))
     leaves, structure = jax.tree.flatten(state)
     update = experiment.jitted_step(state).lower(leaves, batch, key).compile()
-    needed = update.memory_analysis()
+    memory_use = update.memory_analysis()
     leaves, values = update(leaves, batch, key)
     metrics = loop.check_finite(values, 1)
     check_finite(jax.tree.unflatten(structure, leaves))
-    if needed is not None:
-        size = (needed.argument_size_in_bytes + needed.temp_size_in_bytes) / 2**20
+    if memory_use is not None:
+        size = (memory_use.argument_size_in_bytes + memory_use.temp_size_in_bytes) / 2**20
         console.print(f"a training step needs about {size:.0f} MiB on each device")
     console.print(f"one training step done, loss {metrics['loss']:.4f}: the configuration is valid")
 
@@ -239,19 +243,21 @@ def check(config: Config, console: Console) -> None:
 def restore(
     config: Config, directory: Path, checkpoint: str, console: Console
 ) -> tuple[Experiment, TrainState]:
-    """The experiment of an existing run with this configuration, and one of its states."""
-    run, config = workdir.read_config(directory), length.recorded(config, directory)
+    """The experiment and a state of an existing run with this configuration."""
+    record, config = workdir.read_config(directory), length.recorded(config, directory)
     workdir.check_same_run(directory, {"config": asdict(config)}, selecting=False)
     experiment = experiments.build(config)
-    where, split = f"data.path={config.data.path}", experiment.splits["train"]
-    if (len(split.classes), list(experiment.shape)) != (run["classes"], run["shape"]):
+    option, split = f"data.path={config.data.path}", experiment.splits["train"]
+    if (len(split.classes), list(experiment.shape)) != (record["classes"], record["shape"]):
         raise CheckpointError(
-            f"{where}: has other training images than the run in {directory}; give its data, or "
-            "evaluate other data with dml-jax embed and dml-jax evaluate"
+            f"{option}: has different training images than the run in {directory}; give its data, "
+            "or evaluate other data with dml-jax embed and dml-jax evaluate"
         )
-    if run["data_hash"] != experiment.data_hash:
-        console.warn(f"{where}: not the images that the run in {directory} was trained on")
-    state = stored_state(experiment, directory, run, checkpoint, console)
+    if record["data_hash"] != experiment.data_hash:
+        console.warn(
+            f"{option}: these are not the images that the run in {directory} was trained on"
+        )
+    state = stored_state(experiment, directory, record, checkpoint, console)
     reported = checkpoint == "reported"
     if unfinished := reported and workdir.unfinished(directory, int(state.step), reported=True):
         console.warn(unfinished)
@@ -261,18 +267,18 @@ def restore(
 def stored_state(
     experiment: Experiment,
     directory: Path,
-    run: Mapping[str, Any],
+    record: Mapping[str, Any],
     checkpoint: str,
     console: Console,
 ) -> TrainState:
     """The state of a checkpoint; `run` are the contents of `config.json`."""
     folder, template = directory / "checkpoints", experiment.template
-    with closing(Checkpoints(folder, template, console.warn, run=run, writing=False)) as stored:
+    with closing(Checkpoints(folder, template, console.warn, run=record, writing=False)) as stored:
         return stored.restore_selected(checkpoint, experiment.config.train.select)
 
 
 def print_summary(experiment: Experiment, directory: Path | None, console: Console) -> None:
-    """Prints model, data and devices; raises ConfigError if nothing would be trained."""
+    """Prints model, data and devices; ConfigError if nothing would be trained."""
     config = experiment.config
     sizes = "  ".join(
         f"{name} {counted(len(split.labels), 'image')} of {counted(len(split.classes), 'class')}"
@@ -301,27 +307,29 @@ def evaluated(
     console: Console,
     embeddings: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> AnalysedModel:
-    """A model with the data of its run, for analyses."""
+    """The model with the data of its run, for analyses."""
 
     def before_training() -> TrainedModel:
         return experiment.model(warm_start.initial_state(experiment))
 
-    known = dict(embeddings)
-    return AnalysedModel(directory, model, experiment.splits, console, known, before_training)
+    known_embeddings = dict(embeddings)
+    return AnalysedModel(
+        directory, model, experiment.splits, console, known_embeddings, before_training
+    )
 
 
 def write_embeddings(
     experiment: Experiment,
     directory: Path,
     embeddings: dict[str, np.ndarray],
-    made: Identity,
+    model_identity: Identity,
     *,
     finished: bool,
 ) -> None:
-    """Writes embeddings of a model, by name of their split, below `<workdir>/embeddings`."""
-    about: dict[str, Any] = {"identity": made, "finished": finished}
+    """Writes embeddings, by split, below `<workdir>/embeddings`."""
+    about: dict[str, Any] = {"identity": model_identity, "finished": finished}
     about["data_hash"] = experiment.data_hash
     for name, rows in embeddings.items():
-        split, place = experiment.splits[name], directory / "embeddings" / name
+        split, folder = experiment.splits[name], directory / "embeddings" / name
         columns = {"class_name": [split.classes[label] for label in split.labels], **split.metadata}
-        table.write(place, rows, split.labels, split.ids, metadata=columns, **about)
+        table.write(folder, rows, split.labels, split.ids, metadata=columns, **about)

@@ -57,7 +57,7 @@ def test_the_commands_of_a_page_exist(command: str) -> None:
     elif words[1] == "analyse":
         options, _ = analyse.parser().read(words[2:])
         request = analyses.Request(**vars(options))
-        assert not any(analyses.reason_against(what, request) for what in request.what.split(","))
+        assert not any(analyses.why_unsuitable(what, request) for what in request.what.split(","))
     elif option == "--study":
         known = config_files.run_file("--study", name).VARIANTS
         assert variant in known or any(map(absent, PAPERS))

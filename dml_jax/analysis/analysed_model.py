@@ -1,4 +1,4 @@
-"""The input of an analysis: a model, the images of splits, and tables of their embeddings."""
+"""The input of an analysis: a model, images and their embeddings."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,9 +18,9 @@ from dml_jax.train.records import workdir
 
 @dataclass(eq=False)
 class AnalysedModel:
-    """A model on the splits of its run, or on labelled images, which are the split "test"."""
+    """A model with the splits of its run, or with labelled images as the split "test"."""
 
-    directory: Path  # folder of the run, or for the figures of labelled images
+    directory: Path  # of the run, or for the figures of labelled images
     model: TrainedModel
     splits: Mapping[str, Split]
     console: Console
@@ -28,7 +28,7 @@ class AnalysedModel:
     # Returns the model before the first step; raises UserError if its starting point (`init_from`,
     # pretrained weights) no longer exists.
     before_training: Callable[[], TrainedModel] | None = None
-    classes: Sequence[str] = ()  # that maps show; empty for all
+    classes: Sequence[str] = ()  # shown in maps; empty for all
 
     @property
     def config(self) -> Config:
@@ -53,8 +53,8 @@ class AnalysedModel:
         return self.known[name]
 
     def models(self) -> Iterator[TrainedModel]:
-        """Yields the untrained model, if it can be restored, those of earlier checkpoints, and this
-        one, by step."""
+        """Yields, by step, the untrained model if it can be restored, earlier checkpoints, and this
+        model."""
         try:
             assert self.before_training is not None
             yield self.before_training()
@@ -62,10 +62,10 @@ class AnalysedModel:
             self.console.warn(f"the model before the first step cannot be restored: {error}")
         for path in workdir.complete_checkpoints(self.directory / "checkpoints" / "latest"):
             if int(path.name) < self.step:
-                # Its code, if any, has been trusted when this model was read.
-                found = load(self.directory, path.name, trust_code=True)
-                variables = {"params": found.params, "model_state": found.model_state}
-                yield self.model._replace(**variables, step=found.step)
+                # Its code was trusted when this model was loaded.
+                earlier = load(self.directory, path.name, trust_code=True)
+                variables = {"params": earlier.params, "model_state": earlier.model_state}
+                yield self.model._replace(**variables, step=earlier.step)
         yield self.model
 
     def untrained(self) -> "AnalysedModel":

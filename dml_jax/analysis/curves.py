@@ -1,4 +1,4 @@
-"""Curves over the training: terms of the loss, Recall@1 by split, training and test classes."""
+"""Curves over training: terms of the loss, and Recall@1 of training and test classes."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -56,22 +56,22 @@ def loss_terms(lines: Sequence[Mapping[str, Any]]) -> dict[str, Points]:
 
 
 def recalls(lines: Sequence[Mapping[str, Any]], results: Mapping[str, Any]) -> dict[str, Points]:
-    """Recall@1 of each evaluated split; of the test split at least the final result."""
-    found = {}
+    """Recall@1 of each evaluated split; for the test split, at least the final result."""
+    curves = {}
     for name in LABELS:
         values = ((line["step"], line.get(f"{name}/recall@1")) for line in lines)
-        found[name] = [(step, value) for step, value in values if value is not None]
-    found["test"] = found["test"] or [(results["step"], results["recall@1"])]
-    return {name: points for name, points in found.items() if points}
+        curves[name] = [(step, value) for step, value in values if value is not None]
+    curves["test"] = curves["test"] or [(results["step"], results["recall@1"])]
+    return {name: points for name, points in curves.items() if points}
 
 
 def draw_loss(figure: "FigureBase", *, terms: Mapping[str, Points]) -> None:
-    """Draws one line per term; the total loss has the colour of the text."""
+    """Draws one line per term; the total loss has the text colour."""
     axes, colours = figure.subplots(), (drawing.INK, *drawing.SERIES[:-1])
     for i, (name, points) in enumerate(terms.items()):
         label, every = name.removeprefix("loss_").replace("_", " "), max(1, len(points) // 6)
-        look: dict[str, Any] = {"color": colours[i % len(colours)], "markevery": every}
-        drawing.line(axes, points, i, label=label, linewidth=1.1 if i else 1.6, **look)
+        appearance: dict[str, Any] = {"color": colours[i % len(colours)], "markevery": every}
+        drawing.line(axes, points, i, label=label, linewidth=1.1 if i else 1.6, **appearance)
     lowest = min(0, axes.get_ylim()[0])
     axes.set(title="Training loss", xlabel="step", ylabel="loss", ylim=(lowest, None))
     drawing.legend(axes)
@@ -107,16 +107,16 @@ def overfitting(run: AnalysedModel, split: str) -> list[Finding]:
         for name, parts in (("train", {"train": train}), ("test", with_gallery(run.splits))):
             embed = partial(run.embedder.embed_split, model)
             embeddings = {key: embed(images) for key, images in parts.items()}
-            found = model_metrics.metrics(run.config, distance, parts, embeddings, cluster=False)
-            recall[name].append((model.step, found["recall@1"]))
-    few = "" if run.config.train.keep_every else " Set train.keep_every to see more steps."
+            metrics = model_metrics.metrics(run.config, distance, parts, embeddings, cluster=False)
+            recall[name].append((model.step, metrics["recall@1"]))
+    hint = "" if run.config.train.keep_every else " Set train.keep_every to see more steps."
     return [
         Finding(
             "overfitting",
             "Recall@1 on training classes and on the unseen test classes. The training classes and "
             "images are a sample no larger than the test split, so that both are about equally "
             "hard; training images are cropped as for evaluation. A growing gap is overfitting to "
-            f"the training classes.{few}",
+            f"the training classes.{hint}",
             partial(draw_recall, recall=recall),
             _columns(recall, "classes", "recall@1"),
             same_axes=True,

@@ -1,4 +1,4 @@
-"""Maps of embeddings in the plane by PCA and t-SNE, with coloured classes and thumbnails."""
+"""Two-dimensional maps of embeddings by PCA and t-SNE, with coloured classes and thumbnails."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -21,7 +21,7 @@ PERPLEXITY = 30.0  # effective number of neighbours in t-SNE
 
 
 def largest(labels: np.ndarray) -> list[int]:
-    """The most frequent classes in labels int [N], which maps colour, in increasing order."""
+    """The most frequent classes in labels int [N] in increasing order; maps show them in colour."""
     counts = np.bincount(labels)
     order = np.argsort(-counts, kind="stable")[: len(drawing.SERIES)]
     return sorted(order[counts[order] > 0].tolist())
@@ -36,18 +36,19 @@ def draw_map(
     thumbnails: np.ndarray,
     axes_names: tuple[str, str],
 ) -> None:
-    """Draws points [N, 2] by the names of their classes: those `shown` (at most `drawing.KINDS`) in
-    colour, the others in grey; and thumbnails, uint8 [H, W, 3], on a grid."""
+    """Draws points [N, 2] by class name, `shown` classes (at most `drawing.KINDS`) in colour and
+    others in grey; and thumbnails, uint8 [H, W, 3], on a grid."""
     left, right = figure.subplots(1, 2)
-    of = np.array(names, object)
-    rest = ~np.isin(of, shown)
-    left.scatter(points[rest, 0], points[rest, 1], s=4, color=drawing.GREY, linewidths=0, alpha=0.5)
+    class_names = np.array(names, object)
+    others = ~np.isin(class_names, shown)
+    left.scatter(*points[others].T, s=4, color=drawing.GREY, linewidths=0, alpha=0.5)
     for kind, name in enumerate(shown):
-        turn, colour = divmod(kind, len(drawing.SERIES))
-        marker = (colour + turn) % len(drawing.MARKERS)  # the first 7 share neither
+        cycle, colour = divmod(kind, len(drawing.SERIES))
+        marker = (colour + cycle) % len(drawing.MARKERS)  # the first 7 share neither
         look: Any = {"color": drawing.SERIES[colour], "marker": drawing.MARKERS[marker]}
         label = drawing.text(name)
-        left.scatter(*points[of == name].T, s=12, linewidths=0, alpha=0.85, label=label, **look)
+        own = points[class_names == name]
+        left.scatter(*own.T, s=12, linewidths=0, alpha=0.85, label=label, **look)
     left.set(xlabel=axes_names[0], ylabel=axes_names[1])
     right.imshow(thumbnails)
     for axes in (left, right):
@@ -58,14 +59,14 @@ def draw_map(
 
 
 def principal_components(embeddings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Principal components of embeddings [N, D] after normalising the rows, float64 [N, 2 to
-    COMPONENTS], and the fraction of the variance that each explains."""
+    """Principal components of the normalised embeddings [N, D], float64 [N, 2 to COMPONENTS], and
+    the fraction of variance that each explains."""
     from sklearn.decomposition import PCA
 
     rows = unit_rows(np.asarray(embeddings, np.float64))
     pca = PCA(min(COMPONENTS, *rows.shape), svd_solver="full")
     components = pca.fit_transform(rows)
-    missing = 0, max(0, 2 - components.shape[1])  # if D or N is 1
+    missing = 0, max(0, 2 - components.shape[1])  # for D or N = 1
     return np.pad(components, ((0, 0), missing)), np.pad(pca.explained_variance_ratio_, missing)
 
 
@@ -83,7 +84,7 @@ def thumbnail_positions(points: np.ndarray, cells: int = CELLS) -> list[tuple[in
 def tsne(rows: np.ndarray) -> np.ndarray:
     """t-SNE of rows [N, D], initialised by PCA: float [N, 2], the same on every call.
 
-    It runs in one thread: with several, its short steps wait for other programs that use the cores.
+    It uses one thread: several would wait for each other while other programs use the cores.
     """
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
@@ -96,20 +97,20 @@ def tsne(rows: np.ndarray) -> np.ndarray:
 
 
 def _map(run: AnalysedModel, split: str, name: str, title: str) -> list[Finding]:
-    """A map of at most MOST random images; only those of `run.classes` are shown, if given."""
+    """A map of at most MOST random images; shows only `run.classes`, if set."""
     data = run.split(split)
     order = np.random.default_rng(0).permutation(len(data.labels))
-    chosen = [list(data.classes).index(name) for name in run.classes]
-    if chosen:
-        order = order[np.argsort(~np.isin(data.labels[order], chosen), kind="stable")]
+    selected = [list(data.classes).index(name) for name in run.classes]
+    if selected:
+        order = order[np.argsort(~np.isin(data.labels[order], selected), kind="stable")]
     rows = np.sort(order[:MOST])
     components, share = principal_components(run.embeddings(split)[rows])
     if name == "components":
         points = components[:, :2]
         first = f"first component ({share[0]:.0%} of the variance)"
         axes = first, f"second component ({share[1]:.0%})"
-        explained = f"They explain {share[:2].sum():.0%} of the variance"
-        meaning = f"{explained}; classes separated by other directions overlap."
+        share_text = f"They explain {share[:2].sum():.0%} of the variance"
+        meaning = f"{share_text}; classes separated by other directions overlap."
     else:
         run.console.print(f"{title} of {len(rows):,} embeddings")
         points, axes = tsne(components), (f"first coordinate of {title}", "second coordinate")
@@ -118,11 +119,11 @@ def _map(run: AnalysedModel, split: str, name: str, title: str) -> list[Finding]
             f"{share.sum():.0%} of the variance. Distances between groups that are far apart mean "
             "little."
         )
-    which = "the largest classes in colour, all others in grey"
-    if chosen:
-        which = f"classes {', '.join(run.classes)}, of a map of {len(rows):,} images"
-        kept = np.isin(data.labels[rows], chosen)
-        rows, points = rows[kept], points[kept]
+    selection = "the largest classes in colour, all others in grey"
+    if selected:
+        selection = f"classes {', '.join(run.classes)}, of a map of {len(rows):,} images"
+        in_selected = np.isin(data.labels[rows], selected)
+        rows, points = rows[in_selected], points[in_selected]
     labels = data.labels[rows]
     cells = np.full((CELLS, CELLS), -1)
     for i, column, row in thumbnail_positions(points):
@@ -134,12 +135,12 @@ def _map(run: AnalysedModel, split: str, name: str, title: str) -> list[Finding]
     return [
         Finding(
             name,
-            f"{title} of the embeddings of the split '{split}' ({count}): {which}. {meaning}",
+            f"{title} of the embeddings of the split '{split}' ({count}): {selection}. {meaning}",
             partial(
                 draw_map,
                 points=points,
                 names=[data.classes[label] for label in labels],
-                shown=[data.classes[label] for label in chosen or largest(labels)],
+                shown=[data.classes[label] for label in selected or largest(labels)],
                 thumbnails=thumbnails,
                 axes_names=axes,
             ),

@@ -1,6 +1,6 @@
-"""The results of an analysis, figures and their numbers, stored for the report.
+"""The results of an analysis: figures and their numbers, stored for the report.
 
-`<workdir>/analysis/` holds `<name>.png`, `<name>.csv` and, per analysis, a JSON file with its
+`<workdir>/analysis/` contains `<name>.png`, `<name>.csv` and, per analysis, a JSON file with its
 section of the report. At the end of a run, the standard analyses are written to
 `<workdir>/figures/` in the same way.
 """
@@ -31,11 +31,11 @@ class Finding(NamedTuple):
     name: str  # stem of the file names
     caption: str  # content of the figure and how to read it
     draw: Callable[["FigureBase"], None]
-    columns: Mapping[str, Sequence[Any]]  # of the CSV file, all of one length
+    columns: Mapping[str, Sequence[Any]]  # of the CSV file, with equal lengths
     size: tuple[float, float] = (5.0, 3.4)  # of the figure, in inches
     pictures: Strips = ()  # shown in the report instead of the figure
     listed: bool = False  # whether the report shows the numbers below the figure
-    same_axes: bool = False  # whether models are compared in the same limits
+    same_axes: bool = False  # whether models are compared with the same axis limits
 
 
 def write(
@@ -43,51 +43,51 @@ def write(
     name: str,
     title: str,
     step: int,
-    found: Mapping[str, Sequence[Finding]],
+    by_model: Mapping[str, Sequence[Finding]],
     *,
     suffix: str = "",
     to: str = DIRECTORY,
 ) -> None:
     """Writes the figures, numbers and report section of an analysis to a folder of a run.
 
-    The findings are by model; those of several models are shown side by side. The suffix is
+    `by_model` contains the findings by model; several models are shown side by side. The suffix is
     appended to all file names, for splits other than the test split.
     """
     target, body = directory / to, ""
     target.mkdir(exist_ok=True)
-    each = list(zip(*found.values(), strict=True))
-    for parts in each:
-        first, models = parts[0], dict(zip(found, parts, strict=True))
+    aligned = list(zip(*by_model.values(), strict=True))
+    for parallel in aligned:
+        first, models = parallel[0], dict(zip(by_model, parallel, strict=True))
         stem = f"{first.name}{suffix}"
         file = target / f"{stem}.csv"
         rows = [
-            [*([model] if len(found) > 1 else []), *row]
+            [*([model] if len(by_model) > 1 else []), *row]
             for model, part in models.items()
             for row in zip(*part.columns.values(), strict=True)
         ]
-        head = [*(["model"] if len(found) > 1 else []), *first.columns]
+        head = [*(["model"] if len(by_model) > 1 else []), *first.columns]
         write_csv(file, [head, *(map(_cell, row) for row in rows)])
         picture = file.with_suffix(".png")
         drawing.save(side_by_side(models), picture)
-        captions = dict.fromkeys(part.caption for part in parts)
+        captions = dict.fromkeys(part.caption for part in parallel)
         caption = first.caption
         if len(captions) > 1:
             caption = " ".join(f"{model}: {part.caption}" for model, part in models.items())
         heading = stem.replace("_", " ").capitalize()
-        body += f"<h3>{text(heading)}</h3>" if len(each) > 1 and heading != title else ""
-        link = f'<a href="{text(f"{to}/{stem}.csv")}" title="a file beside this page">Numbers</a>'
-        shown = f"{text(caption)} {link}"
-        if first.pictures and len(found) == 1:
-            body += html.pictures(first.pictures, stem, shown)
+        body += f"<h3>{text(heading)}</h3>" if len(aligned) > 1 and heading != title else ""
+        link = f'<a href="{text(f"{to}/{stem}.csv")}" title="a file next to this page">Numbers</a>'
+        caption_html = f"{text(caption)} {link}"
+        if first.pictures and len(by_model) == 1:
+            body += html.pictures(first.pictures, stem, caption_html)
         else:
-            body += html.chart(picture.read_bytes(), stem, shown)
+            body += html.chart(picture.read_bytes(), stem, caption_html)
         body += html.listing(head, rows, stem) if first.listed else ""
     section = Section(printable(title), body, f"(step {step:,})")
     write_json(target / f"{name}{suffix}.json", asdict(section))
 
 
 def side_by_side(models: Mapping[str, Finding]) -> Any:
-    """The figure of a finding, or those of several models below their names."""
+    """The figure of a finding; with several models, one figure per model below its name."""
     width, height = next(iter(models.values())).size
     across = min(len(models), ACROSS)
     down = math.ceil(len(models) / across)
@@ -119,8 +119,8 @@ def _cell(value: Any) -> Any:
 def read(directory: Path, order: Sequence[str]) -> list[Section]:
     """Reads the sections that `write` stored in a work directory, in the `order` of analyses.
 
-    A repeated analysis replaces that of the run's end. CheckpointError for a damaged file, or one
-    that a finished run has not written.
+    A repeated analysis replaces the one from the end of the run. CheckpointError for a damaged
+    file, or for one that a finished run has not written.
     """
     folders = STANDARD_DIRECTORY, DIRECTORY
     present = {path.stem: path for to in folders for path in (directory / to).glob("*.json")}

@@ -35,16 +35,16 @@ def measure(embeddings: np.ndarray, labels: np.ndarray) -> Space:
 
 def parts(method: Method, embeddings: np.ndarray) -> dict[str, np.ndarray]:
     """The embedding [N, D], and its parts (`Hooks.parts`) as rows of unit length."""
-    found = {"embedding": embeddings}
-    for name, first, end in method.hooks.parts:
-        found[name] = unit_rows(embeddings[:, first:end])
-    return found
+    by_name = {"embedding": embeddings}
+    for name, first, stop in method.hooks.parts:
+        by_name[name] = unit_rows(embeddings[:, first:stop])
+    return by_name
 
 
 def summary(method: Method, embeddings: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
-    """The scalars by name, for `results.json`, with those of each part under its name.
+    """The scalars by name for `results.json`; those of each part are nested under its name.
 
-    "singular_values" are those of the whole embedding, largest first, divided by their sum.
+    "singular_values" belong to the whole embedding, largest first, divided by their sum.
     """
     spaces = {part: measure(rows, labels) for part, rows in parts(method, embeddings).items()}
     whole = spaces.pop("embedding")

@@ -1,4 +1,4 @@
-"""Tables of texts: on the console, as Markdown and as LaTeX."""
+"""Tables of text: on the console, in Markdown and in LaTeX."""
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,25 +15,27 @@ from dml_jax.errors import ConfigError, printable, suggest
 
 
 class Table(NamedTuple):
-    """A table with sentences below it."""
+    """A table with notes below it."""
 
     title: str
     notes: Sequence[str]
     columns: Mapping[str, Sequence[str]]  # cells by heading; the first has the names of the rows
     best: Collection[tuple[str, int]] = ()  # heading and row of the best cells of each column
-    narrow: Sequence[str] = ()  # headings of the columns that fit on a terminal; empty for all
+    narrow: Sequence[str] = ()  # headings of the columns to show on a terminal; empty for all
 
 
 def print_table(table: Table, console: Console) -> None:
-    """Prints the columns that matter most."""
+    """Prints the narrow version of a table."""
     printed = RichTable(title=escape(table.title), title_justify="left")
-    shown = table.narrow or list(table.columns)
-    for i, heading in enumerate(shown):
+    headings = table.narrow or list(table.columns)
+    for i, heading in enumerate(headings):
         # Only headings and the names of the rows are wrapped.
         width = max(map(len, table.columns[heading]), default=0) if i else None
         printed.add_column(escape(heading), justify="right" if i else "left", min_width=width)
-    for row, cells in enumerate(zip(*(table.columns[heading] for heading in shown), strict=True)):
-        styles = ("bold" if (heading, row) in table.best else "" for heading in shown)
+    for row, cells in enumerate(
+        zip(*(table.columns[heading] for heading in headings), strict=True)
+    ):
+        styles = ("bold" if (heading, row) in table.best else "" for heading in headings)
         printed.add_row(*map(Text, cells, styles))
     console.print(printed)
     for note in table.notes:
@@ -41,7 +43,7 @@ def print_table(table: Table, console: Console) -> None:
 
 
 def _lines(table: Table, escaped: Callable[[str], str], bold: str) -> list[list[str]]:
-    """The escaped headings and the cells of each row; the format `bold` emphasises the best."""
+    """The escaped headings, then the cells of each row, the best ones in the format `bold`."""
     lines = [[escaped(heading) for heading in table.columns]]
     for row, cells in enumerate(zip(*table.columns.values(), strict=True)):
         styles = [bold if (heading, row) in table.best else "{}" for heading in table.columns]
@@ -80,28 +82,28 @@ def latex(table: Table) -> str:
 
 
 def _tex(text: str) -> str:
-    signs = {"<": "$<$", ">": "$>$", "±": r"$\pm$"}
-    signs |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\^{}"}
-    escaped = "".join(signs.get(c, f"\\{c}" if c in "&%$#_{}" else c) for c in text)
+    symbols = {"<": "$<$", ">": "$>$", "±": r"$\pm$"}
+    symbols |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\^{}"}
+    escaped = "".join(symbols.get(c, f"\\{c}" if c in "&%$#_{}" else c) for c in text)
     # Keeps two hyphens from becoming a dash.
     return re.sub("-(?=-)", "-{}", escaped).replace("–", "--")
 
 
 def only(table: Table, headings: Sequence[str]) -> Table:
-    """The table with some of its columns, in that order, after the names of the rows."""
-    first, *known = table.columns
+    """The table with only these columns, in this order, after the names of the rows."""
+    first, *available = table.columns
     for heading in headings:
-        if heading not in known:
-            raise ConfigError(f"--columns: there is no {heading!r}; {suggest(heading, known)}")
+        if heading not in available:
+            raise ConfigError(f"--columns: {heading!r} is unknown; {suggest(heading, available)}")
     columns = {heading: table.columns[heading] for heading in (first, *headings)}
     return table._replace(columns=columns, narrow=())
 
 
 def write_report(output: Path, tables: Sequence[Table], lead: str) -> None:
-    """Writes tables as report.md, below a first paragraph, and report.tex."""
+    """Writes tables to report.md, after the paragraph `lead`, and to report.tex."""
     output.mkdir(parents=True, exist_ok=True)
     texts = {"md": [f"{printable(lead)}\n"] * bool(lead) + [markdown(table) for table in tables]}
     texts["tex"] = [latex(table) for table in tables]
-    for suffix, found in texts.items():
+    for suffix, parts in texts.items():
         with files.atomic_write(output / f"report.{suffix}") as draft:
-            draft.write_text("\n".join(found), encoding="utf-8")
+            draft.write_text("\n".join(parts), encoding="utf-8")

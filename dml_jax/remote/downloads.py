@@ -1,4 +1,4 @@
-"""Downloading a file completely or not at all, with its length and SHA-256 checked."""
+"""Downloads a file completely or not at all; verifies its length and SHA-256."""
 
 import urllib.request
 from collections.abc import Callable
@@ -24,34 +24,38 @@ class Download(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The last part of the address, without a query."""
+        """The last part of the URL, without a query."""
         return PurePosixPath(urlsplit(self.url).path).name
 
 
-def fetch(wanted: Download, target: Path, elsewhere: str, progress: Callable[[int], None]) -> None:
-    """Downloads a file to `target`; failures are DataErrors that end with `elsewhere`, another
+def fetch(
+    download: Download, target: Path, alternative: str, progress: Callable[[int], None]
+) -> None:
+    """Downloads a file to `target`; DataError on failure, which ends with `alternative`, another
     source."""
     try:
         with atomic_write(target) as draft:
             with (
                 draft.open("wb") as file,
-                urllib.request.urlopen(wanted.url, timeout=SECONDS) as reply,
+                urllib.request.urlopen(download.url, timeout=SECONDS) as reply,
             ):
-                length = int(reply.headers["Content-Length"] or wanted.size)
-                kind, done = reply.headers.get_content_type(), 0
-                if kind == "text/html" or length != wanted.size:
-                    raise ValueError(f"{kind} of {length} bytes: the file has moved or changed")
+                length = int(reply.headers["Content-Length"] or download.size)
+                content_type, done = reply.headers.get_content_type(), 0
+                if content_type == "text/html" or length != download.size:
+                    raise ValueError(
+                        f"{content_type} of {length} bytes: the file has moved or changed"
+                    )
                 while chunk := reply.read(CHUNK):
                     file.write(chunk)
                     done += len(chunk)
                     progress(done)
-            if done != wanted.size:
-                raise ValueError(f"ended after {done} of {wanted.size} bytes")
-            if (digest := sha256_of(draft)) != wanted.sha256:
-                raise ValueError(f"its SHA-256 is {digest} instead of {wanted.sha256}")
+            if done != download.size:
+                raise ValueError(f"ended after {done} of {download.size} bytes")
+            if (digest := sha256_of(draft)) != download.sha256:
+                raise ValueError(f"the SHA-256 is {digest} instead of {download.sha256}")
     except (OSError, HTTPException, ValueError) as problem:
         if isinstance(problem, OSError) and problem.errno in UNWRITABLE:
             raise
         raise DataError(
-            f"{wanted.url}: cannot be downloaded ({reason(problem)}); try again, or {elsewhere}"
+            f"{download.url}: cannot be downloaded ({reason(problem)}); try again, or {alternative}"
         ) from None

@@ -282,7 +282,7 @@ class Training:
             }
             variant = model_metrics.reported(config.evaluation, by_variant)
             results = by_variant[variant]
-            on_training_classes = model_metrics.of_training_classes(
+            on_training_classes = model_metrics.training_class_metrics(
                 experiment, self.tested, variant, state, splits[name], self.on_progress
             )
         except Interrupted:

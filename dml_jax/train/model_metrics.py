@@ -119,7 +119,7 @@ def metrics(
     )
 
 
-def of_training_classes(
+def training_class_metrics(
     experiment: Experiment,
     tested: VariantsEmbedder,
     variant: str,

@@ -231,7 +231,7 @@ def test_the_page_leads_with_the_gain_and_the_choice() -> None:
     for cell in ("75.0", "26.0", "38.0", "+5.5 ± 1.2", "reported</td>", "trained</td>", "the 50"):
         assert cell in page
     assert f"<td>{config.method.name}, mean of layer and trained</td>" in page
-    assert "<tr class=ours><td>mean of layer and trained (kept)</td>" in page
+    assert "<tr class=ours><td>mean of layer and trained (selected)</td>" in page
 
 
 def test_distance_from_a_published_interval() -> None:
@@ -240,4 +240,4 @@ def test_distance_from_a_published_interval() -> None:
     printed = {"a": {"recall@1": 0.671, "recall@1_stderr": 0.0069}, "b": {"recall@1": 0.671}}
     config = replace(resolved("digits_baseline"), paper={"clean": printed})
     names = [name for name, _ in run_report.rows(config, results)]
-    assert names[1:] == ["a (ours +1.0 times the combined ±)", "b"]
+    assert names[1:] == ["a (ours differs by +1.0 combined standard errors)", "b"]

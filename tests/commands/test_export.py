@@ -170,7 +170,7 @@ def test_who_may_not_push(
 def test_what_cannot_be_pulled(hub: Hub) -> None:
     hub.repositories |= {"other/kind": {"config.json": b"{}"}, "empty/one": {}}
     for address, message in {
-        "no/run": r": the request to the hub failed \(there is no such repository, .*\); check",
+        "no/run": r": the request to the hub failed \(the repository does not exist .*\); check",
         "other/kind": r": is not a run of dml_jax; it must contain config\.json, "
         r"results\.json, model/",
         "empty/one": r": is not a run of dml_jax",

@@ -63,7 +63,7 @@ def test_a_sample_of_training_classes(
     run: Any = SimpleNamespace(
         config=CONFIG, method=SimpleNamespace(distance="cosine"), splits={"train": split(*train)}
     )
-    found = model_metrics.of_training_classes(run, tested, "", none, split(*like), none)
+    found = model_metrics.training_class_metrics(run, tested, "", none, split(*like), none)
     (part,) = sampled
     assert len(np.unique(part.labels)) == classes
     assert set(np.bincount(part.labels)) <= {0, train[1]}
