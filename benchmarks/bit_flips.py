@@ -50,7 +50,7 @@ def answers_of_run(run: Path, images: list[np.ndarray]) -> list[Any]:
         raise UserError("not restored")
 
     found: list[Any] = [workdir.read_results(run), workdir.read_config(run), outcomes.read_run(run)]
-    found += [asdict(section) for section in findings.read(run, ())]
+    found += [asdict(section) for section in findings.read_sections(run, ())]
     found += [logs.JsonLines(run / name).read() for name in ("metrics.jsonl", "timing.jsonl")]
     stored = embedding_files.of_run(run, "test")
     found += [np.array(stored.embeddings), stored.labels, stored.ids, stored.metadata]

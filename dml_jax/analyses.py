@@ -83,7 +83,9 @@ def analyse(request: Request) -> None:
                     # Keeps the findings about the test split.
                     title, suffix = f"{title}: {split} images", f"-{split}"
                 by_model = {model: compute(each, split) for model, each in runs.items()}
-                findings.write(directory, name, title, run.step, by_model, suffix=suffix, to=to)
+                findings.write_analysis(
+                    directory, name, title, run.step, by_model, suffix=suffix, to=to
+                )
         if request.apart:
             write_separate_report(request, runs, output)
             run.console.print(f"report: {output / 'report.html'}")
@@ -110,7 +112,7 @@ def write_separate_report(
     if request.data:
         where, title = f"in {request.data}", Path(request.data).name or request.data
     lead = printable(f"{models} on {counted(len(images.labels), 'image')} of {classes} {where}")
-    sections = findings.read(output, tuple(ANALYSES))
+    sections = findings.read_sections(output, tuple(ANALYSES))
     html.write_report(output / "report.html", printable(title), lead, sections)
 
 

@@ -103,18 +103,23 @@ class Console:
                 self._log.close()
             self._log = None
 
-    def start_progress(self, what: str, total: int, done: int = 0) -> None:
+    def start_progress(self, activity: str, total: int, done: int = 0) -> None:
         """Starts a progress bar of `total` steps with `done` already done."""
-        self._what, self._total, self._started, self._first = what, total, time.monotonic(), done
+        self._activity, self._total, self._started, self._first = (
+            activity,
+            total,
+            time.monotonic(),
+            done,
+        )
         self._reported = self._started - REPORT_SECONDS + FIRST_REPORT_SECONDS
         if self._bar:
             for task in self._bar.task_ids:
                 self._bar.remove_task(task)
-            self._task = self._bar.add_task(what, total=total, completed=done, text="")
+            self._task = self._bar.add_task(activity, total=total, completed=done, text="")
 
     def update_progress(self, done: int, text: str = "") -> None:
         """Shows the number of finished steps, followed by `text`."""
-        line = f"{self._what} {done}/{self._total}  {text}"
+        line = f"{self._activity} {done}/{self._total}  {text}"
         self.log(line)
         if self._bar:
             self._bar.update(self._task, completed=done, text=text)

@@ -55,7 +55,7 @@ def write(
         workdir.updated(directory, f"{DIRECTORY}/"),
     ):
         for name, (title, found) in figures.items():
-            findings.write(directory, name, title, run.step, found)
+            findings.write_analysis(directory, name, title, run.step, found)
     run.console.print(f"figures and numbers: {directory / DIRECTORY}")
     if results := workdir.read_results(directory):
         with workdir.updated(directory, "report.html"):

@@ -38,7 +38,7 @@ class Finding(NamedTuple):
     same_axes: bool = False  # whether models are compared with the same axis limits
 
 
-def write(
+def write_analysis(
     directory: Path,
     name: str,
     title: str,
@@ -116,8 +116,8 @@ def _cell(value: Any) -> Any:
     return f"{value:.7g}" if isinstance(value, float) else value
 
 
-def read(directory: Path, order: Sequence[str]) -> list[Section]:
-    """Reads the sections that `write` stored in a work directory, in the `order` of analyses.
+def read_sections(directory: Path, order: Sequence[str]) -> list[Section]:
+    """Reads the sections that `write_analysis` stored in a work directory, in this `order`.
 
     A repeated analysis replaces the one from the end of the run. CheckpointError for a damaged
     file, or for one that a finished run has not written.

@@ -107,7 +107,7 @@ def write(run: AnalysedModel, results: dict[str, Any]) -> None:
     for name, (title, section_findings) in analyses.items():
         outdated = directory / findings.DIRECTORY / f"{name}.json"
         outdated.unlink(missing_ok=True)
-        findings.write(
+        findings.write_analysis(
             directory, name, title, run.step, {"": section_findings}, to=STANDARD_DIRECTORY
         )
     write_page(directory, run.config, results)

@@ -88,5 +88,5 @@ def run_study(options: Namespace, overrides: dict[str, str]) -> None:
         overrides,
         options.protocol == "paper",
     )
-    shown = {"only_list": options.list, "columns": options.columns}
-    studies.run(name, study, settings, jobs=options.jobs, **shown)
+    display = {"only_list": options.list, "columns": options.columns}
+    studies.run(name, study, settings, jobs=options.jobs, **display)

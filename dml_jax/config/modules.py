@@ -60,19 +60,19 @@ def plugin_module(kind: str, name: Any, key: str = "") -> ModuleType:
     """A data set, backbone or method, by its name in this package or its import path."""
     where = f"{key or f'{kind}.name'}={name!r}"
     if isinstance(name, str) and "." in name:
-        found = imported(where, name)
+        module = imported(where, name)
         names = ENTRY_POINTS[kind]
-        if not any(hasattr(found, entry) for entry in names):
+        if not any(hasattr(module, entry) for entry in names):
             raise ConfigError(f"{where}: does not define {names[0]}(); see docs/guides/extend.md")
-        return found
-    if isinstance(name, str) and name.isidentifier() and (known := _import(kind, name)):
-        return known
-    remedy = _published(str(name)) if kind == "backbone" else ""
+        return module
+    if isinstance(name, str) and name.isidentifier() and (shipped := _import(kind, name)):
+        return shipped
+    remedy = _options_of_published(str(name)) if kind == "backbone" else ""
     remedy = remedy or suggest(str(name), choices(kind))
     raise ConfigError(f"{where}: unknown {kind.replace('data', 'data set')}; {remedy}")
 
 
-def _published(name: str) -> str:
+def _options_of_published(name: str) -> str:
     """The options that select a published network by its authors' name; empty if it is unknown."""
     for network in choices("backbone"):
         module = plugin_module("backbone", network)
@@ -120,7 +120,7 @@ def check_stored(values: Values, keys: Collection[str] | None = None) -> None:
 
     Otherwise, whoever publishes a run could have any function in memory called.
     """
-    for key, name, path, _ in _named(values):
+    for key, name, path, _ in _import_paths(values):
         own = path.partition(".")[0] == __package__.partition(".")[0]
         if (keys is None or key in keys) and not own and path not in _imported:
             raise _not_trusted(f"{key}={name!r}", path)
@@ -201,12 +201,12 @@ def section_type(name: str, values: Values) -> Any:
     if kind is None:
         module = plugin_module(name, flatten(values).get(f"{name}.name"))
         kind = module.config_type(values[name]) if hasattr(module, "config_type") else module.Config
-    named = {
+    by_path = {
         path: function(key, path)
-        for key, path, _, marks in _named(values)
+        for key, path, _, marks in _import_paths(values)
         if key.startswith(f"{name}.") and not {Mark.CODE, Mark.BY_PATH} & marks
     }
-    return with_options(kind, *named.items())
+    return with_options(kind, *by_path.items())
 
 
 def import_module(key: str, name: str, path: str) -> None:
@@ -227,14 +227,14 @@ def import_module(key: str, name: str, path: str) -> None:
 
 def import_code(values: Values, keys: Collection[str] | None = None) -> None:
     """Imports the modules that a trusted configuration names by import path, at `keys` or all."""
-    for key, name, path, marks in _named(values):
+    for key, name, path, marks in _import_paths(values):
         if keys is None or key in keys:
             import_module(key, name, path)
             if Mark.CODE not in marks:
                 function(key, name)
 
 
-def _named(values: Values) -> Iterator[tuple[str, str, str, set[Mark]]]:
+def _import_paths(values: Values) -> Iterator[tuple[str, str, str, set[Mark]]]:
     """(key, value, module path, marks of the option) for each import path in a configuration."""
     flat = flatten(values)
     for key in (f"{kind}.name" for kind in MODULES):

@@ -419,15 +419,15 @@ class Evaluation:
     def __post_init__(self) -> None:
         rule = "must contain 1: models are selected and reported by Recall@1"
         require(1 in self.ks, "ks", self.ks, rule)
-        test_variants, known = self.test_variants, (BEST, *self.test_variants)
+        test_variants, valid = self.test_variants, (BEST, *self.test_variants)
         rule = f"must not use the name {BEST!r}"
         require(BEST not in test_variants, "test_variants", test_variants, rule)
-        rule = f"must be one of {', '.join(known)}"
-        require(self.test_variant in known, "test_variant", self.test_variant, rule)
+        rule = f"must be one of {', '.join(valid)}"
+        require(self.test_variant in valid, "test_variant", self.test_variant, rule)
         distinct = len(set(self.refine)) == len(self.refine)
         require(distinct, "refine", self.refine, "must not contain a name twice")
         names = {path.rpartition(".")[2] for path in self.metrics}
-        rule = "must not contain two functions with the same name, because results are named by it"
+        rule = "must not contain two functions with the same name, which names their results"
         require(len(names) == len(self.metrics), "metrics", self.metrics, rule)
 
     def inert(self, config: Any) -> Rules:

@@ -146,8 +146,8 @@ def loss_rules(plugin: Plugin) -> Rules:
 
     def value(x: Any, labels: Any, key: Any = None, others: Any = None, of: Any = None) -> Any:
         key = jax.random.key(1) if key is None else key
-        given = {"params": x["params"]}, x["rows"], jnp.asarray(labels), key, others
-        result: Any = (of or criterion).apply(*given, method="values")
+        arguments = {"params": x["params"]}, x["rows"], jnp.asarray(labels), key, others
+        result: Any = (of or criterion).apply(*arguments, method="values")
         return result[plugin.path]
 
     def at(x: Any, labels: Any = MORE, **more: Any) -> float:
@@ -168,22 +168,23 @@ def loss_rules(plugin: Plugin) -> Rules:
         rule = "rows matter, their order does not: compare labels, not positions"
         yield rule, abs(first_value - permuted) <= 1e-4 * abs(first_value)
     yield "minimising it separates classes: check sign, labels", separates(value, large)
-    for name, first, second in _inputs(plugin.function, options, criterion):
+    for name, first, second in _argument_values(plugin.function, options, criterion):
         first_value, second_value = at(large, **first), at(large, **second)
         yield f"{name} has an effect", abs(first_value - second_value) > 1e-6 * abs(first_value)
     if takes(plugin.function, "weights"):
-        given = {k: v for k, v in vars(options).items() if takes(plugin.function, k)} | params
-        given |= {"key": jax.random.key(1)} if takes(plugin.function, "key") else {}
+        arguments = {k: v for k, v in vars(options).items() if takes(plugin.function, k)} | params
+        arguments |= {"key": jax.random.key(1)} if takes(plugin.function, "key") else {}
         anchors = np.linspace(1, 9, MANY, dtype=np.float32)
         first_value, second_value = (
-            plugin.function(large["rows"], MORE, **given, weights=each) for each in (None, anchors)
+            plugin.function(large["rows"], MORE, **arguments, weights=weights)
+            for weights in (None, anchors)
         )
         yield "weights of anchors have an effect", not close(first_value, second_value, 1e-6)
     with jax.debug_key_reuse(True):  # raises an error
         yield "a key is used once", np.isfinite(jax.jit(value)(small, LABELS, jax.random.key(1)))
 
 
-def _inputs(loss: Any, options: Any, criterion: Any) -> Iterator[tuple[str, Any, Any]]:
+def _argument_values(loss: Any, options: Any, criterion: Any) -> Iterator[tuple[str, Any, Any]]:
     """(argument, value, different value) for each argument that a loss declares."""
     same = MORE[:, None] == np.arange(ROWS) % CLASSES
     one, two = ({"others": Candidates(jnp.asarray(rows(seed=n)), same, ~same)} for n in (1, 2))

@@ -80,10 +80,9 @@ def table(summary: Summary) -> tuple[Table, dict[str, list[Run]]]:
         raise CheckpointError(f"{summary.title}: no run is finished{reasons}")
     for run in finished:
         entries = metric_table.columns(run.results)
-        # Only percentages: the highest is the best.
-        available = [
-            entry.name for entry in entries if entry.percent and numbers([run], entry.name)
-        ]
+        # Only percentages, of which the highest is the best.
+        percentages = [entry.name for entry in entries if entry.percent]
+        available = [name for name in percentages if numbers([run], name)]
         problem = f"{run.directory} has no such metric; it has {', '.join(available)}"
         require(summary.metric in available, f"--metric={summary.metric}: {problem}")
     protocol_used, trained = outcomes.comparable(finished)
@@ -93,10 +92,8 @@ def table(summary: Summary) -> tuple[Table, dict[str, list[Run]]]:
             rows.setdefault(run.row, []).append(run)
     entries = metric_table.columns({key: 0 for runs in rows.values() for key in runs[0].results})
     reported = ((runs[0], summary.reported.get(name, {})) for name, runs in rows.items())
-    published_by_row = [
-        outcomes.published_values(run, protocol_used) for run, protocol_used in reported
-    ]
-    sources = list(dict.fromkeys(source for found in published_by_row for source in found))
+    published_by_row = [outcomes.published_values(run, metrics) for run, metrics in reported]
+    sources = list(dict.fromkeys(source for metrics in published_by_row for source in metrics))
     counts = [sum(not run.problem for run in runs) for runs in rows.values()]
     columns = {"": list(map(printable, rows)), "seeds": [str(count or "–") for count in counts]}
     protocols = (runs[0].results.get("protocol", "") for runs in rows.values())
@@ -104,19 +101,15 @@ def table(summary: Summary) -> tuple[Table, dict[str, list[Run]]]:
     if len(set(filter(None, distances))) > 1:
         columns["distance"] = [printable(name) for name in distances]
     best: set[tuple[str, int]] = set()
-    other_headings: list[
-        str
-    ] = []  # headings of published metrics that are not percentages, e.g. density
+    not_percent: list[str] = []  # headings of published metrics such as density
     for entry in entries:
         columns[entry.heading], first = _measured(list(rows.values()), entry)
         best |= {(entry.heading, row) for row in first}
         for source in sources:
-            cells = [_published(found.get(source, {}), entry) for found in published_by_row]
+            cells = [_published(metrics.get(source, {}), entry) for metrics in published_by_row]
             if any(cells):
                 columns[f"{entry.heading} {source}"] = cells
-                other_headings += (
-                    [] if entry.percent else [entry.heading, f"{entry.heading} {source}"]
-                )
+                not_percent += [] if entry.percent else [entry.heading, f"{entry.heading} {source}"]
     if len(rows) > 1 and (cells := _significance(rows, summary.metric)):
         columns["p"] = cells
     columns["time"] = []
@@ -125,24 +118,16 @@ def table(summary: Summary) -> tuple[Table, dict[str, list[Run]]]:
         columns["time"].append(outcomes.duration(statistics.median(times)) if times else "")
     main = next(entry.heading for entry in entries if entry.name == summary.metric)
     published_headings = (f"{main} {source}" for source in sources)
-    main_headings = (
-        "",
-        "seeds",
-        "distance",
-        main,
-        *published_headings,
-        *(other_headings or ("MAP@R", "NMI")),
-        "p",
-        "time",
-    )
-    narrow = [heading for heading in columns if heading in main_headings]
+    selected = (main, *published_headings, *(not_percent or ("MAP@R", "NMI")))
+    selected = ("", "seeds", "distance", *selected, "p", "time")
+    narrow = [heading for heading in columns if heading in selected]
     problems = {run.problem: name for name, runs in rows.items() for run in runs if run.problem}
     notes = [f"{name}: –, {problem}." for problem, name in problems.items()]
     partial = [run for run in failed if run.row in trained]
     notes += [f"Without {run.directory.name}: {run.problem}." for run in partial]
     data = next((run.config["data"]["name"] for run in finished if run.config), "of the members")
     notes.append(f"Data: {data}. Evaluation: {protocol_used}.")
-    published = any(metrics for found in published_by_row for metrics in found.values())
+    published = any(any(by_source.values()) for by_source in published_by_row)
     notes += _explanations(trained, main if "p" in columns else "", published)
     title = printable(summary.title)
     return Table(title, list(map(printable, notes)), columns, best, narrow), trained
@@ -181,18 +166,18 @@ def lines(runs: Sequence[Run]) -> list[dict[str, Any]]:
     for key, value in (item for values in flat for item in values.items()):
         if key.partition(".")[0] not in NOT_VARIED:
             texts.setdefault(key, set()).add(repr(value))
-    varied = [key for key, found in texts.items() if len(found) > 1]
+    varied = [key for key, distinct in texts.items() if len(distinct) > 1]
     records = []
     for run, values in zip(runs, flat, strict=True):
         refined = run.results.get("refined", {})
         kinds = ((f"{kind} ", part) for kind, part in refined.items())
         parts = [("", run.results), *kinds, ("", run.results.get("timing", {}))]
-        found = {f"{prefix}{key}": value for prefix, part in parts for key, value in part.items()}
+        entries = {f"{prefix}{key}": value for prefix, part in parts for key, value in part.items()}
         line = {"row": printable(run.row), "seed": values.get("seed", "")}
         line |= {"directory": printable(str(run.directory)), "data": values.get("data.name", "")}
         line |= {"protocol": run.results.get("protocol", "")}
         line |= {key: values[key] for key in varied if key in values}
-        line |= {key: value for key, value in found.items() if isinstance(value, int | float)}
+        line |= {key: value for key, value in entries.items() if isinstance(value, int | float)}
         records.append(line | {"problem": printable(run.problem)})
     return records
 

@@ -152,8 +152,10 @@ def check(experiment: Experiment, state: TrainState) -> None:
         return jnp.stack([embed(params, model_state, each) for each in inputs], axis=1)
 
     pixels = arrays.random(experiment.shape, 1)
-    of_image, of_features = np.asarray(experiment.embedder(embed_both).start(state, pixels))[0]
-    if not np.allclose(of_image, of_features, atol=TOLERANCE):
+    image_embedding, features_embedding = np.asarray(
+        experiment.embedder(embed_both).start(state, pixels)
+    )[0]
+    if not np.allclose(image_embedding, features_embedding, atol=TOLERANCE):
         raise ConfigError(
             f"train.feature_views={config.train.feature_views}: method {config.method.name} needs "
             "whole feature maps, not pooled features; set it to 0, or choose another method"

@@ -46,14 +46,14 @@ def rate_factor(train: Train, *, start: int, stop: int, milestones: tuple[int, .
         return train.gamma**passed
 
     def rising(step: Any) -> Any:
-        return jnp.minimum(jnp.asarray(step + 1, float) / train.linear_warmup, 1.0) * chosen(step)
+        return jnp.minimum(jnp.asarray(step + 1, float) / train.linear_warmup, 1.0) * schedule(step)
 
     schedules = {"constant": lambda step: jnp.ones(()), "cosine": cosine, "step": stairs}
     if "." in train.schedule:
-        own = function("train.schedule", train.schedule, train)(stop - start)
-        schedules[train.schedule] = lambda step: own(jnp.maximum(step - start, 0))
-    chosen = schedules[train.schedule]
-    return rising if train.linear_warmup else chosen
+        user_schedule = function("train.schedule", train.schedule, train)(stop - start)
+        schedules[train.schedule] = lambda step: user_schedule(jnp.maximum(step - start, 0))
+    schedule = schedules[train.schedule]
+    return rising if train.linear_warmup else schedule
 
 
 def scaled(schedule: Schedule, train: Train, batch_size: int) -> Schedule:

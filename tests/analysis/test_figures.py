@@ -146,10 +146,10 @@ def test_models_side_by_side(tmp_path: Path) -> None:
     for axes, each in zip(figure.axes, found.values(), strict=True):
         values = each[0].columns["share_of_singular_values"]
         np.testing.assert_allclose(axes.lines[0].get_ydata(), values, atol=1e-9)
-    findings.write(tmp_path, "spectra", "Geometry", 7, found)
+    findings.write_analysis(tmp_path, "spectra", "Geometry", 7, found)
     with (tmp_path / "analysis" / "spectra.csv").open() as file:
         assert [row["model"] for row in csv.DictReader(file)] == ["wide"] * 5 + ["narrow"] * 5
-    (section,) = findings.read(tmp_path, ())
+    (section,) = findings.read_sections(tmp_path, ())
     assert all(each[0].caption.split(". ")[-1] in section.body for each in found.values())
 
 
@@ -163,11 +163,11 @@ def test_findings_are_written_and_read_in_order(tmp_path: Path) -> None:
         ("classes", "-train", "analysis"),
     ):
         made = {"": [found._replace(name=name)]}
-        findings.write(tmp_path, name, name.upper(), 7, made, suffix=suffix, to=to)
+        findings.write_analysis(tmp_path, name, name.upper(), 7, made, suffix=suffix, to=to)
     lines = (tmp_path / "analysis" / "tsne.csv").read_text().splitlines()
     assert lines == ["x,y,name", r"1,0.3333333,caf\udce9"]
     order = ("classes", "components", "tsne")
-    sections = findings.read(tmp_path, order)
+    sections = findings.read_sections(tmp_path, order)
     for section, name in zip(sections, ("classes", "classes-train", "tsne"), strict=True):
         assert f'href="analysis/{name}.csv"' in section.body  # the newer classes
     assert (sections[2].title, sections[2].note) == ("TSNE", "(step 7)")
@@ -176,11 +176,11 @@ def test_findings_are_written_and_read_in_order(tmp_path: Path) -> None:
     (tmp_path / "analysis" / "tsne.json").write_text(json.dumps({"title": "x"}))
     seal.close(tmp_path, "run", names=[])  # of a run that has written none of them
     with pytest.raises(CheckpointError, match=r"classes.json: is not in manifest.json; delete it"):
-        findings.read(tmp_path, order)
+        findings.read_sections(tmp_path, order)
     (tmp_path / seal.MANIFEST).unlink()
     with pytest.raises(CheckpointError, match=r"tsne.json: is truncated or damaged .*; delete it"):
-        findings.read(tmp_path, order)
-    assert findings.read(tmp_path / "nothing", ()) == []
+        findings.read_sections(tmp_path, order)
+    assert findings.read_sections(tmp_path / "nothing", ()) == []
 
 
 def test_curves() -> None:

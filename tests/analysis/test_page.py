@@ -92,7 +92,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
         title, find = ANALYSES[name]
         found = [finding._replace(draw=lambda figure: None) for finding in find(run, "test")]
         to = findings.STANDARD_DIRECTORY
-        findings.write(directory, name, title, 60, {"": found}, to=to)
+        findings.write_analysis(directory, name, title, 60, {"": found}, to=to)
     metrics = {"recall@1": 0.5, "recall@1_stderr": 0.01, "map@r": 0.25}
     results: dict[str, Any] = {
         **metrics,

@@ -59,8 +59,8 @@ class Stop:
         """
         if jax.process_count() == 1:
             return self.agreed()
-        asked, self._asked = self._asked, largest(self.signal)
-        return 0 if asked is None else int(asked)
+        reply, self._asked = self._asked, largest(self.signal)
+        return 0 if reply is None else int(reply)
 
     def raise_if_stopped(self) -> None:
         """Raises Interrupted after a signal; all processes must call this equally often."""

@@ -156,9 +156,9 @@ def _check_same_config(
             keys.append(key)
     if keys:
         # A different method also has different options.
-        shown = ["method.name"] if "method.name" in keys else keys[:SHOWN]
+        listed = ["method.name"] if "method.name" in keys else keys[:SHOWN]
         differences = ", ".join(
-            f"{key} ({old.get(key)!r} there, {new.get(key)!r} here)" for key in shown
+            f"{key} ({old.get(key)!r} there, {new.get(key)!r} here)" for key in listed
         )
         raise CheckpointError(
             f"{where}: contains a run with a different configuration: {differences}; give another "
@@ -204,8 +204,8 @@ def locked(workdir: Path) -> Iterator[None]:
                 yield
         finally:
             files_left = (path for path in workdir.rglob("*") if path.is_file())
-            written = {path.relative_to(workdir).parts[0] for path in files_left}
-            if new and written <= UNUSED:
+            remaining = {path.relative_to(workdir).parts[0] for path in files_left}
+            if new and remaining <= UNUSED:
                 shutil.rmtree(workdir, ignore_errors=True)
                 with suppress(OSError):  # others may have used them
                     for parent in new[1:]:
