@@ -60,7 +60,7 @@ def find_file(option: str, path: str) -> Path:
         return shipped[name]
     if matches := get_close_matches(name, shipped, 1):
         remedy = f"did you mean {shipped[matches[0]].relative_to(root)}?"
-    raise ConfigError(f"{option}={path}: there is no such file; {remedy}")
+    raise ConfigError(f"{option}={path}: no such file; {remedy}")
 
 
 def run_file(option: str, path: str) -> ModuleType:

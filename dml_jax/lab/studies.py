@@ -60,7 +60,7 @@ def compare_runs(
         for run in runs
     ]
     missing = (directory for directory in directories if not directory.is_dir())
-    refuse(f"--runs {directory}: there is no such directory" for directory in missing)
+    refuse(f"--runs {directory}: no such directory" for directory in missing)
     first = directories[0]
     facts = plan.read_facts(first) if len(directories) == 1 else None
     summary = (

@@ -52,7 +52,7 @@ def fetch(
             if done != download.size:
                 raise ValueError(f"ended after {done} of {download.size} bytes")
             if (digest := sha256_of(draft)) != download.sha256:
-                raise ValueError(f"the SHA-256 is {digest} instead of {download.sha256}")
+                raise ValueError(f"its SHA-256 is {digest} instead of {download.sha256}")
     except (OSError, HTTPException, ValueError) as problem:
         if isinstance(problem, OSError) and problem.errno in UNWRITABLE:
             raise

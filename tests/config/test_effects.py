@@ -67,7 +67,7 @@ def test_a_trained_option_is_decisive_whatever_it_is_called(own: dict[str, Any],
     value: Any = {last: True if last == "ensemble" else 7}
     other = own | {"method": {"name": OWN} | ({outer[0]: value} if outer else value)}
     with pytest.raises(
-        CheckpointError, match=rf"another configuration: method\.{re.escape(key)} \(.* there, "
+        CheckpointError, match=rf"a different configuration: method\.{re.escape(key)} \(.* there, "
     ):
         check_same(own, other)
 
@@ -86,7 +86,7 @@ def test_an_option_of_the_embedding_matters_while_models_are_selected(own: dict[
     other = own | {"method": {"name": OWN, "temperature": 9, "workers": 9}}
     with pytest.raises(
         CheckpointError,
-        match=r"another configuration: method\.temperature \(1 there, 9 here\); give",
+        match=r"a different configuration: method\.temperature \(1 there, 9 here\); give",
     ):
         check_same(own, other)
     check_same(own, other, selecting=False)

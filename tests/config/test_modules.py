@@ -110,7 +110,7 @@ def test_a_command_line_names_code(paper: Path) -> None:
     forget()
     with pytest.raises(
         ConfigError,
-        match=r"method\.loss='mypaper\.loss\.attraction': mypaper\.loss is not imported",
+        match=r"method\.loss='mypaper\.loss\.attraction': mypaper\.loss was not imported",
     ):
         config_files.resolved("config.json", {"method.embedding_dim": "4"})
     config = config_files.resolved("config.json", named)

@@ -61,7 +61,7 @@ def test_more_classes_than_have_weights(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_method_that_compares_classes_only() -> None:
     given = values(steps=1)
     given["data"]["relation"] = PATH
-    message = f"data.relation='{PATH}': method baseline compares classes only; use the baseline w"
+    message = f"data.relation='{PATH}': method baseline compares only classes; use the baseline w"
     with pytest.raises(ConfigError, match=message):
         experiments.build(resolve(given))
 

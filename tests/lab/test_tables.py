@@ -98,7 +98,7 @@ def test_notes_on_the_selection(tmp_path: Path) -> None:
     optimistic = "Models were selected on the test classes, so their results are optimistic: "
     notes = " ".join(table_of(tmp_path, "*").notes)
     assert f"{optimistic}all rows." in notes
-    assert "Published numbers are usually" not in notes
+    assert "Published numbers usually" not in notes
     write_run(tmp_path / "b-0", hits(0.5), config=config(alpha=2.0))
     notes = " ".join(table_of(tmp_path, "*").notes)
     assert f"{optimistic}a, ensemble." in notes
@@ -303,7 +303,7 @@ def test_without_embeddings_the_images_are_unknown(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write_run(tmp_path / name, hits(0.5), config=config())
         (tmp_path / name / "embeddings" / "test" / "manifest.json").unlink()
-    with pytest.raises(ConfigError, match="other test images"):
+    with pytest.raises(ConfigError, match="different test images"):
         outcomes.comparable([outcomes.read_run(tmp_path / name) for name in ("a", "b")])
     for name in ("a", "b"):
         (tmp_path / name / "config.json").write_text(

@@ -79,7 +79,7 @@ def test_a_finished_run_is_read_again(tmp_path: Path) -> None:
         else:
             with pytest.raises(
                 CheckpointError,
-                match=r"another configuration: evaluation\.test_variants.*method\.ensemble",
+                match=r"a different configuration: evaluation\.test_variants.*method\.ensemble",
             ):
                 workdir.check_same_run(tmp_path, {"config": asdict(other)})
 
