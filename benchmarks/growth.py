@@ -173,7 +173,7 @@ def report(count: int, folder: Path) -> None:
     rows, labels = embedded(count)
     run = Run(rows, labels, [str(label) for label in range(labels[-1] + 1)])
     for name in STANDARD:
-        findings.write(folder, name, name, 0, {"": ANALYSES[name][1](run, "test")})
+        findings.write_analysis(folder, name, name, 0, {"": ANALYSES[name][1](run, "test")})
 
 
 JOBS = {

@@ -125,7 +125,7 @@ def write(
         about["shapes"] = {name: list(a.shape) for name, a in zip(names, arrays, strict=True)}
         about["dtypes"] = {name: str(a.dtype) for name, a in zip(names, arrays, strict=True)}
     rows, classes = (*arrays, None)[:2]
-    return Table(rows, classes, list(ids), seal.stated(directory), metadata)
+    return Table(rows, classes, list(ids), seal.read_manifest(directory), metadata)
 
 
 def _save_rows(path: Path, parts: Iterable[np.ndarray], count: int) -> None:

@@ -48,7 +48,7 @@ def array(option: str, path: str) -> Array:
     """The embeddings in a file; DataError if it has none, or has changed since it was sealed."""
     file = expand_path(option, path).resolve()
     rows = validation.embeddings(validation.load(file, name=option), name=option)
-    stated = seal.stated(file.parent).files if seal.sealed(file.parent) else {}
+    stated = seal.read_manifest(file.parent).files if seal.sealed(file.parent) else {}
     digest = sha256(file)
     if stated.get(file.name, {}).get("sha256", digest) != digest:
         raise DataError(f"{option}={path}: has changed since it was written; {seal.REMEDY}")

@@ -35,16 +35,10 @@ def embeddings(experiment: Experiment, console: Console) -> dict[str, dict[str, 
         console.print("evaluating the controls")
         splits = with_gallery(experiment.splits)
         if is_image(experiment.shape):
-            without_network = {
-                name: without_learning(config, part) for name, part in splits.items()
-            }
-            for control in without_network["test"]:
-                by_control[control] = {
-                    name: rows[control] for name, rows in without_network.items()
-                }
-        if (
-            experiment.method.hooks.published is None
-        ):  # otherwise, it starts with the published weights
+            simple = {name: without_learning(config, part) for name, part in splits.items()}
+            for control in simple["test"]:
+                by_control[control] = {name: rows[control] for name, rows in simple.items()}
+        if experiment.method.hooks.published is None:  # otherwise, it starts with these weights
             from_weights = experiment.start or config.backbone.pretrained != "none"
             state = warm_start.initial_state(experiment, console)
             rows = _embeddings(experiment, experiment.method, state)
@@ -56,9 +50,9 @@ def embeddings(experiment: Experiment, console: Console) -> dict[str, dict[str, 
             variables = method.init(jax.random.key(0), batch)
             params, model_state = device_mesh.place(experiment.mesh, variables)
             state = TrainState(jnp.zeros((), jnp.int32), params, model_state, ())
-            found[PUBLISHED] = rows = _embeddings(experiment, method, state)
+            by_control[PUBLISHED] = rows = _embeddings(experiment, method, state)
             console.print(look.summary(with_gallery(experiment.splits), rows))
-        except UserError as problem:  # they may have been moved; the other results are kept
+        except UserError as problem:  # e.g. the files have moved; other results are unaffected
             console.warn(str(problem))
     return by_control
 

@@ -33,8 +33,7 @@ def initial_state(experiment: Experiment, console: Console | None = None) -> Tra
     source = Path(experiment.start).expanduser()
     if not source.is_dir():
         raise ConfigError(
-            f"init_from={source}: no such directory; give a work directory or "
-            "converted weights"
+            f"init_from={source}: no such directory; give a work directory or converted weights"
         )
     local = state.params, state.model_state
     if (source / "config.json").exists():

@@ -295,7 +295,7 @@ def test_rows_of_runs(
             stored = {"config": whole, "data_hash": given.get("data", "")}
             (Path(name) / "config.json").write_text(json.dumps(stored))
     directories = [*map(Path, names.split())]
-    found = tables.of_runs([*directories, directories[0]], "recall@1")
+    found = tables.summarise_runs([*directories, directories[0]], "recall@1")
     assert [run.row for run in found.runs] == expected.split()
 
 
