@@ -119,7 +119,7 @@ def test_roots_of_others(tmp_path: Path) -> None:
     stored["config"] = asdict(made[0].config) | {"seed": 5}
     (made[0].directory / "config.json").write_text(json.dumps(stored))
     with pytest.raises(CheckpointError, match=r"another configuration: seed \(5 there, 0 here\)"):
-        plan.begin("mine", one, settings(tmp_path), made)
+        plan.create_study("mine", one, settings(tmp_path), made)
     facts = plan.read_facts(tmp_path) or {}
     for broken in (facts | {"rows": [{"name": "a"}]}, {"study": "mine", "title": "x"}):
         (tmp_path / "study.json").write_text(json.dumps(broken))
