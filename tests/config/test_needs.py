@@ -87,7 +87,10 @@ def shown(name: str, **overrides: str) -> tuple[Config, list[str]]:
 @pytest.mark.parametrize(
     ("statement", "warning"),
     [
-        ("data.path = 'photos/'", "data.path='photos/': has no effect without another data.name"),
+        (
+            "data.path = 'photos/'",
+            "data.path='photos/': has no effect without a data.name other than",
+        ),
         (
             "train.milestones = (3,)",
             "train.milestones=(3,): has no effect without train.schedule='",
@@ -95,7 +98,7 @@ def shown(name: str, **overrides: str) -> tuple[Config, list[str]]:
         ("data.jitter, config.train.feature_views = 0.3, 1", "data.jitter=0.3: has no effect wit"),
         (
             "train.groups.backbone.update(freeze=True, weight_decay=0.0)",
-            "train.groups.backbone.learning_rate=0.001: has no effect in a group that is frozen; ",
+            "train.groups.backbone.learning_rate=0.001: has no effect because the group is frozen",
         ),
         ("backbone.freeze_bn = True", "backbone.freeze_bn=True: the running statistics of a netw"),
     ],

@@ -118,7 +118,7 @@ def test_roots_of_others(tmp_path: Path) -> None:
     stored = {"data_hash": "", "classes": 1, "images": 1, "shape": [24, 24]}
     stored["config"] = asdict(made[0].config) | {"seed": 5}
     (made[0].directory / "config.json").write_text(json.dumps(stored))
-    with pytest.raises(CheckpointError, match=r"another configuration: seed \(5 there, 0 here\)"):
+    with pytest.raises(CheckpointError, match=r"different configuration: seed \(5 there, 0 here\)"):
         plan.create_study("mine", one, settings(tmp_path), made)
     facts = plan.read_facts(tmp_path) or {}
     for broken in (facts | {"rows": [{"name": "a"}]}, {"study": "mine", "title": "x"}):

@@ -130,7 +130,7 @@ FAILED = r"the request to the hub failed \("
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("timm/none", rf"{FAILED}there is no such repository, .*\); check"),
+        ("timm/none", rf"{FAILED}the repository does not exist .*\); check"),
         ("timm/gated", rf"{FAILED}Access to model timm/gated is restricted\. .*\); check the name"),
         ("timm/empty", r"contains none of model.safetensors, .*, pytorch_model.bin; name the file"),
         ("timm/empty/w.pth", r"contains none of w\.pth; name the file"),

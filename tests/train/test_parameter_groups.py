@@ -198,6 +198,6 @@ def test_stochastic_depth_where_parts_are_trained(groups: dict[str, Group], rand
 
 def test_layers_that_do_not_exist() -> None:
     given = vit_values(**{"backbone/blocks_*/atn/qkv": Group(1e-2)})
-    message = r"blocks_\*/atn/qkv: fits no .* did you mean backbone/blocks_[01]/attn/qkv"
+    message = r"blocks_\*/atn/qkv: matches no .* did you mean backbone/blocks_[01]/attn/qkv"
     with pytest.raises(ConfigError, match=message):
         run.check(resolve(given), Console(active=False))

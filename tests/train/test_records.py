@@ -117,7 +117,9 @@ def test_without_config_json_another_run_is_refused(end: str, request: Any, tmp_
     (directory / "config.json").unlink()
     (directory / seal.MANIFEST).unlink(missing_ok=True)
     other = replace(CONFIG, seed=7)
-    message = r"latest/\d: belongs to a run of another configuration: seed \(0 there, 7 here\)"
+    message = (
+        r"latest/\d: belongs to a run with a different configuration: seed \(0 there, 7 here\)"
+    )
     with pytest.raises(CheckpointError, match=message):
         run.train(other, directory, QUIET, Stop())
     assert not (directory / "config.json").exists()

@@ -161,8 +161,8 @@ def _check_same_config(
             f"{key} ({old.get(key)!r} there, {new.get(key)!r} here)" for key in listed
         )
         raise CheckpointError(
-            f"{where}: belongs to a run with a different configuration: {differences}; give another "
-            "--workdir"
+            f"{where}: belongs to a run with a different configuration: {differences}; give "
+            "another --workdir"
         )
 
 
