@@ -188,7 +188,7 @@ def test_the_command_verify(own: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "figures: has no manifest.json" in capsys.readouterr().err
     alias = [f"--model={own}", "--verify", "--quiet"]
     assert cli.exit_code(lambda: evaluate.execute(alias)) == 0
-    row = [-number for number in seal.stated(own).identity.row]
+    row = [-number for number in seal.read_manifest(own).identity.row]
     sealed_again(own, row=row)
     assert status(own) == cli.exit_code(lambda: evaluate.execute(alias)) == 2
     message = "the embedding of the probe image differs by 2,"

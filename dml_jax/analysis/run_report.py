@@ -127,7 +127,7 @@ def write_page(directory: Path, config: Config, results: dict[str, Any]) -> None
         lead(config, results),
         (
             Section("Results", html.worth(results.get("worth", ())) + _results(config, results)),
-            *findings.read(directory, (TRAINING, *ANALYSES)),
+            *findings.read_sections(directory, (TRAINING, *ANALYSES)),
             Section("How this run was made", table + details),
         ),
     )
