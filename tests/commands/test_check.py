@@ -79,7 +79,7 @@ MISTAKES = {
     "def a(embeddings, labels):\n    return jnp.where(labels[:, None] == labels[None], "
     "((embeddings[:, None] - embeddings[None]) ** 2).sum(2), 1.0).mean()": ("float32 for",),
     # distances
-    "def a(x, y):\n    return jnp.abs(x[:, None] - y[None]).sum(2) * x[:, :1]": ("mine.a: is",),
+    "def a(x, y):\n    return jnp.abs(x[:, None] - y[None]).sum(2) * x[:, :1]": ("mine.a must",),
     "def a(x, y):\n    return ((x[:, None] - y[None]) ** 2).sum(2) / x.std()": (
         "compares rows", "finite value",
     ),

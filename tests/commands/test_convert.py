@@ -149,7 +149,7 @@ def test_networks_with_the_same_tensors(
     assert status(f"--weights={source}", *([f"--backbone={option}"] if option else [])) == 0
     printed = capsys.readouterr()
     assert f"{source}: {found}, names of timm" in printed.out
-    assert (f"if these are not of {found}, give --backbone" in printed.out) == (not option)
+    assert (f"if the weights are not {found}, give --backbone" in printed.out) == (not option)
     recorded = json.loads(Path(f"weights/{found}/weights.json").read_text())["architecture"]
     named = asdict(known_networks.published()[found])
     assert recorded["pixels"] == json.loads(json.dumps(named["pixels"]))

@@ -182,7 +182,7 @@ def test_a_network_for_images() -> None:
     values = text.get_config().to_dict()
     import_code(values)
     values["backbone"] = {"name": "resnet"}
-    message = r"backbone\.name='resnet': is for images, but the data set holds int32 \[12\]; name a"
+    message = r"backbone\.name='resnet': is for images, but the data set contains int32 \[12\]; give a"
     with pytest.raises(ConfigError, match=message):
         experiments.build(resolve(values))
 

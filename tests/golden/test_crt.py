@@ -158,7 +158,7 @@ def multi_similarity(e: jax.Array, labels: jax.Array, options: dict[str, jax.Arr
     for variant, chosen in VARIANTS.items():
         complete = vars(crt.MultiSimilarity(**chosen)) | options
         terms, p, n = ms.multi_similarity_terms(s, *pairwise.masks(labels), **complete)
-        details[variant] = pairwise.reduced(terms, None), terms.values, p, n
+        details[variant] = pairwise.reduce_terms(terms, None), terms.values, p, n
     return {variant: loss for variant, (loss, *_) in details.items()}, (s, details)
 
 
