@@ -100,6 +100,7 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """An empty directory; afterwards the process is as before."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # a directory stays as it was
     options = {
         key: jax.config.values[key] for key in jax.config.values if "compilation_cache" in key
     }
