@@ -37,13 +37,9 @@ os.environ["XLA_FLAGS"] = xla_flags.with_known(
     "--xla_llvm_disable_expensive_passes=true",
 )
 # Shared with the processes that tests start, and with later runs of the tests.
-os.environ.setdefault(
-    "JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".cache" / "compiled")
-)
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".cache" / "compiled"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.02")
-os.environ.setdefault(
-    "JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0"
-)  # no lines of Python in programs: lowered faster
+os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")  # no lines of Python in programs: lowered faster
 
 import jax
 import pytest
@@ -71,9 +67,7 @@ _extras = os.environ.get("DML_JAX_EXTRAS", "")
 _installed = [module for extra in _extras.split(",") for module in _MODULES.get(extra, (extra,))]
 _skip_unless = pytest.importorskip
 pytest.importorskip = lambda name, *rest, **options: (  # type: ignore[assignment]
-    importlib.import_module(name)
-    if name.partition(".")[0] in _installed
-    else _skip_unless(name, *rest, **options)
+    importlib.import_module(name) if name.partition(".")[0] in _installed else _skip_unless(name, *rest, **options)
 )
 
 _LIBC = ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None
@@ -126,10 +120,7 @@ def full_disk() -> Callable[[int], AbstractContextManager[None]]:
 
     @contextmanager
     def limited(size: int) -> Iterator[None]:
-        limits, handler = (
-            resource.getrlimit(resource.RLIMIT_FSIZE),
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN),
-        )
+        limits, handler = (resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN))
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
         try:
             yield

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-
 from dml_jax import buckets
 
 SERVER = """
@@ -54,7 +53,7 @@ running = server.create_server("127.0.0.1", int(sys.argv[1]), in_memory=True, de
 running.start()
 print("ready", flush=True)
 time.sleep(3600)
-"""  # noqa: E501
+"""
 
 
 @contextmanager
@@ -66,10 +65,7 @@ def running() -> Iterator[dict[str, str]]:
         port = free.getsockname()[1]
     address = f"http://127.0.0.1:{port}"
     process = subprocess.Popen(
-        [sys.executable, "-c", SERVER, str(port)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
+        [sys.executable, "-c", SERVER, str(port)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
     assert process.stdout
     try:

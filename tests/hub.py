@@ -78,9 +78,7 @@ class Hub:
 
 
 def commit_of(files: dict[str, bytes]) -> str:
-    return hashlib.sha1(
-        repr([(name, sha256(files[name])) for name in sorted(files)]).encode()
-    ).hexdigest()
+    return hashlib.sha1(repr([(name, sha256(files[name])) for name in sorted(files)]).encode()).hexdigest()
 
 
 @lru_cache
@@ -143,23 +141,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def refuse(self, status: int, message: str, code: str = "", **headers: str) -> None:
         extra = {"X_Error_Code": code} if code else {}
-        self.json(
-            {"error": message},
-            status,
-            X_Error_Message=message,
-            X_Request_Id="Root=1-2-3",
-            **extra,
-            **headers,
-        )
+        self.json({"error": message}, status, X_Error_Message=message, X_Request_Id="Root=1-2-3", **extra, **headers)
 
     def answer(self) -> None:
         path = unquote(urlsplit(self.path).path)
         line = f"{self.command} {path}"
         self.state.asked.append(line)
         body = self.rfile.read(int(self.headers["Content-Length"] or 0))
-        self.fault = next(
-            (fault for pattern, fault in self.state.faults if re.search(pattern, line)), Fault()
-        )
+        self.fault = next((fault for pattern, fault in self.state.faults if re.search(pattern, line)), Fault())
         if self.fault.page:
             self.reply(b"<html>Welcome to our hotel</html>", Content_Type="text/html")
         elif self.fault.status != 200:
@@ -171,25 +160,15 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def route(self, path: str, body: bytes) -> None:
         state = self.state
-        if (
-            self.command in ("POST", "PUT")
-            and not path.startswith("/store/")
-            and not self.headers["Authorization"]
-        ):
+        if self.command in ("POST", "PUT") and not path.startswith("/store/") and not self.headers["Authorization"]:
             return self.refuse(401, "Invalid username or password.")
         if path == "/api/repos/create":
             wanted = json.loads(body)
             name = f"{wanted.get('organization') or 'me'}/{wanted['name']}"
             if state.reader:
-                return self.refuse(
-                    403,
-                    f'You don\'t have the rights to create a model under the namespace "{name}"',
-                )
+                return self.refuse(403, f'You don\'t have the rights to create a model under the namespace "{name}"')
             if name in state.repositories:
-                return self.json(
-                    {"error": "You already created this model repo", "url": f"{ENDPOINT}/{name}"},
-                    409,
-                )
+                return self.json({"error": "You already created this model repo", "url": f"{ENDPOINT}/{name}"}, 409)
             state.repositories[name] = {".gitattributes": b"*.safetensors filter=lfs\n"}
             if wanted.get("visibility") == "private":
                 state.private.add(name)
@@ -210,9 +189,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if not match:
             return self.refuse(404, "Sorry, we can't find the page you are looking for.")
         name, revision = match[1] or match[4], match[3] or match[5] or "main"
-        if name not in state.repositories or (
-            name in state.private and not self.headers["Authorization"]
-        ):
+        if name not in state.repositories or (name in state.private and not self.headers["Authorization"]):
             return self.refuse(401, "Invalid username or password.", "RepoNotFound")
         files = state.repositories[name]
         commit = commit_of(files)
@@ -230,15 +207,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             ]})  # fmt: skip
         if match[2] == "commit":
             return self.commit(name, files, body)
-        return self.json(
-            {"id": name, "sha": commit, "siblings": [{"rfilename": path} for path in files]}
-        )
+        return self.json({"id": name, "sha": commit, "siblings": [{"rfilename": path} for path in files]})
 
     def file(self, name: str, files: dict[str, bytes], commit: str, path: str) -> None:
         if name in self.state.gated:
-            return self.refuse(
-                401, f"Access to model {name} is restricted. Please log in.", "GatedRepo"
-            )
+            return self.refuse(401, f"Access to model {name} is restricted. Please log in.", "GatedRepo")
         if path not in files:
             return self.refuse(404, "Entry not found", "EntryNotFound", X_Repo_Commit=commit)
         content = files[path]

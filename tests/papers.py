@@ -30,8 +30,4 @@ def modules(folder: Path) -> list[ModuleType]:
     """The modules of papers in a folder of the project: what they add to the tests of all
     methods."""
     package = ".".join(folder.relative_to(ROOT).parts)
-    return [
-        importlib.import_module(f"{package}.{paper}")
-        for paper in PAPERS
-        if (folder / f"{paper}.py").exists()
-    ]
+    return [importlib.import_module(f"{package}.{paper}") for paper in PAPERS if (folder / f"{paper}.py").exists()]

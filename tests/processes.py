@@ -22,9 +22,7 @@ def environment(**variables: str) -> dict[str, str]:
     return {**os.environ, "JAX_NUM_CPU_DEVICES": "1", "PYTHONPATH": str(ROOT), **variables}
 
 
-def start(
-    *arguments: str, program: Sequence[str] = ("-m", "dml_jax.main"), **variables: str
-) -> subprocess.Popen[str]:
+def start(*arguments: str, program: Sequence[str] = ("-m", "dml_jax.main"), **variables: str) -> subprocess.Popen[str]:
     """Starts the main command, or another program of Python, with its output in pipes."""
     return subprocess.Popen(
         [sys.executable, *program, *arguments],
@@ -36,9 +34,7 @@ def start(
     )
 
 
-def command(
-    *arguments: str, program: Sequence[str] = ("-m", "dml_jax.main")
-) -> CompletedProcess[str]:
+def command(*arguments: str, program: Sequence[str] = ("-m", "dml_jax.main")) -> CompletedProcess[str]:
     process = start(*arguments, program=program)
     printed = process.communicate(timeout=300)
     return CompletedProcess(arguments, process.returncode, *printed)

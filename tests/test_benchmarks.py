@@ -7,11 +7,11 @@ from textwrap import dedent
 import jax
 import numpy as np
 import pytest
+from benchmarks.input import Costs
 from jax import lax
 
 from benchmarks import accelerators, authors, hlo, interruptions, mutation, timing, training_step
 from benchmarks import all as benchmarks
-from benchmarks.input import Costs
 from tests.lab.test_compilation import on_this_machine
 from tests.papers import paper_of
 
@@ -24,9 +24,7 @@ def measured(**ratios: float) -> dict[str, dict[str, object]]:
 def test_a_ratio_that_falls_by_more_than_the_tolerance_is_named() -> None:
     new = measured(triplet=1.4, margin=1.6, arcface=3.0, new=0.1, unpeered=np.nan)
     old = measured(triplet=2.0, margin=2.0, arcface=2.0, unpeered=2.0)
-    assert benchmarks.regressions(new, old, 0.25) == [
-        "losses, triplet: 1.40 times as fast as the peer, 2.00 before"
-    ]
+    assert benchmarks.regressions(new, old, 0.25) == ["losses, triplet: 1.40 times as fast as the peer, 2.00 before"]
 
 
 def test_mutated_modules_and_their_tests_exist() -> None:
@@ -49,9 +47,7 @@ def test_what_cores_read() -> None:
     """A millisecond of work, a quarter of it with Python's lock, and a tenth to hand it over."""
     cost = Costs(0.1, 0.5, 0.3, 0.1, handing=0.1, locked=0.25)
     assert np.allclose([cost.by_threads(cores) for cores in (1, 2, 16)], [1000, 2000, 4000])
-    assert np.allclose(
-        [cost.by_workers(cores) for cores in (1, 2, 208)], [10000 / 11, 20000 / 11, 10000]
-    )
+    assert np.allclose([cost.by_workers(cores) for cores in (1, 2, 208)], [10000 / 11, 20000 / 11, 10000])
 
 
 @pytest.mark.slow
@@ -81,7 +77,7 @@ def test_facts_of_compiled_programs(monkeypatch: pytest.MonkeyPatch) -> None:
       %t = f32[8]{{0}} all-reduce-done(%s)
       ROOT %w = f32[8]{{0}} while(%t), condition=%cond, body=%body, backend_config={{"known_trip_count":{{"n":"3"}}}}
     }}
-    """  # noqa: E501
+    """
     kinds = {"elementwise": 5, "copy": 3, "convolution": 1, "product": 1, "reduction": 1}
     assert hlo.launches(dedent(text)) == {
         "kinds": kinds | {"collective": 1},

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from dml_jax import buckets, seal
 from dml_jax.errors import CheckpointError, DataError, PeerError
+
 from tests import emulator
 
 pytest.importorskip("gcsfs")
@@ -154,24 +154,17 @@ def test_of_two_that_start_at_once_one_writes(client: Any, monkeypatch: pytest.M
 
 def test_an_object_that_is_lost_during_a_run() -> None:
     """May be back when the run is started again, unlike a bucket that does not exist."""
-    with (
-        pytest.raises(PeerError, match=rf"{URL}/latest/20: an object"),
-        buckets.reaching(f"{URL}/latest/20"),
-    ):
+    with pytest.raises(PeerError, match=rf"{URL}/latest/20: an object"), buckets.reaching(f"{URL}/latest/20"):
         raise FileNotFoundError
 
 
 @pytest.mark.parametrize(
-    ("status", "message", "kind"),
-    [(503, "cannot be reached", PeerError), (403, "access denied", CheckpointError)],
+    ("status", "message", "kind"), [(503, "cannot be reached", PeerError), (403, "access denied", CheckpointError)]
 )
 def test_a_bucket_that_fails(status: int, message: str, kind: type[Exception], client: Any) -> None:
     from gcsfs.retry import validate_response
 
-    with (
-        pytest.raises(kind, match=rf"--workdir={URL}: {message}"),
-        buckets.local_files("--workdir", URL),
-    ):
+    with pytest.raises(kind, match=rf"--workdir={URL}: {message}"), buckets.local_files("--workdir", URL):
         validate_response(status, b"{}", "bucket/runs/one/x")
 
 

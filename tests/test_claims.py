@@ -10,17 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
-
 from benchmarks.claims import verdicts
 from benchmarks.claims.ledger import Claim, Lines, Target, merged, packed
 from dml_jax.errors import ConfigError
+from scipy import stats
 
 ROOT = Path(__file__).parents[1]
 NOISE = np.random.default_rng(0).normal(0, 0.002, 8)
-PLACEBO = Claim(
-    "a", "", "", "mpn:losses", ("first", "second"), placebos=("p",), active=("at_work", "above", 1)
-)
+PLACEBO = Claim("a", "", "", "mpn:losses", ("first", "second"), placebos=("p",), active=("at_work", "above", 1))
 
 
 def lines(**effects: float) -> Lines:
@@ -60,9 +57,7 @@ def test_statistics(expects: str) -> None:
      (0.02, 0.018, 2, "supported", "the placebo does as well"), (-0.02, 0.0, 2, "refuted", ""),
      (0.02, 0.001, 0, "supported", "not at work"), (-0.02, 0.001, 0, "refuted", "")],
 )  # fmt: skip
-def test_verdicts(
-    second: float, placebo: float, at_work: int, verdict: str, mechanism: str
-) -> None:
+def test_verdicts(second: float, placebo: float, at_work: int, verdict: str, mechanism: str) -> None:
     """A mechanism that is not at work takes nothing from a verdict on the claim itself."""
     found = [line | {"at_work": str(at_work)} for line in lines(first=0, second=second, p=placebo)]
     entry = decided(found)
@@ -161,11 +156,7 @@ def test_the_module(tmp_path: Path) -> None:
     command += ["--on=digits", f"--root={tmp_path / 'root'}", f"--output={output}"]
 
     def run(*more: str) -> str:
-        options: Any = {
-            "cwd": ROOT,
-            "env": os.environ | {"COLUMNS": "300", "JAX_NUM_CPU_DEVICES": "1"},
-            "text": True,
-        }
+        options: Any = {"cwd": ROOT, "env": os.environ | {"COLUMNS": "300", "JAX_NUM_CPU_DEVICES": "1"}, "text": True}
         return subprocess.run([*command, *more], check=True, capture_output=True, **options).stdout
 
     assert "size: It helps. [here; " in run("--list")

@@ -2,7 +2,6 @@
 found."""
 
 import pytest
-
 from dml_jax.class_names import likeness, near_equal, normalised
 
 
@@ -16,21 +15,12 @@ def test_the_same_name() -> None:
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        *(
-            ("Gray Catbird", other)
-            for other in ("gray_catbird", "Gray-Catbird", "GrayCatbird", "gray  catbird")
-        ),
+        *(("Gray Catbird", other) for other in ("gray_catbird", "Gray-Catbird", "GrayCatbird", "gray  catbird")),
         *(("1", other) for other in ("1.0", "01", "+1", "1.", "001.00", "１")),
         ("1e5", "100000"),
         ("oak", "oak\u200b"),
         ("Swainson's", "Swainson\u2019s"),
-        *(
-            ("1.5", "1.50"),
-            ("model 3", "Model_3"),
-            ("a-1", "a1"),
-            ("1 2", "1_2"),
-            ("STRASSE", "straße"),
-        ),
+        *(("1.5", "1.50"), ("model 3", "Model_3"), ("a-1", "a1"), ("1 2", "1_2"), ("STRASSE", "straße")),
     ],
 )
 def test_near_equal_names(one: str, other: str) -> None:
@@ -39,7 +29,7 @@ def test_near_equal_names(one: str, other: str) -> None:
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [("1", "-1"), ("1", "10"), ("1-2", "12"), ("1.5", "15"), ("v1.0", "v10"), ("C", "C++"), ("-", "_"), ("a", "ä"),  # noqa: E501
+    [("1", "-1"), ("1", "10"), ("1-2", "12"), ("1.5", "15"), ("v1.0", "v10"), ("C", "C++"), ("-", "_"), ("a", "ä"),
      ("model 1 1", "model 11"), ("12345678901234567890", "12345678901234567891"), ],
 )  # fmt: skip
 def test_other_names(one: str, other: str) -> None:

@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
-
 from configs import published
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.weights import converted, known_networks
@@ -23,6 +22,7 @@ from dml_jax.methods import baseline
 from dml_jax.methods.contract import Batch, Method, TrainingSet
 from dml_jax.train import optimizers, step
 from dml_jax.train.step import TrainState
+
 from tests.config.cases import Facts, of_papers
 from tests.papers import PAPERS, absent, paper_of
 
@@ -44,9 +44,7 @@ FACTS: dict[str | None, Facts] = {  # of the configurations that belong to no pa
 
 def names(paper: str) -> list[str]:
     """The configurations of a paper for the data sets on which papers report results."""
-    return [
-        f"{data}_{paper}" for data in CLASSES if (ROOT / "configs" / f"{data}_{paper}.py").exists()
-    ]
+    return [f"{data}_{paper}" for data in CLASSES if (ROOT / "configs" / f"{data}_{paper}.py").exists()]
 
 
 def module(name: str) -> ModuleType:
@@ -72,12 +70,7 @@ def variants(name: str) -> tuple[str, ...]:
 def configurations(paper: str | None = None) -> list[tuple[str, str]]:
     """(file, variant) of all configurations of a paper, or of those that belong to none."""
     files = [path for path in (ROOT / "configs").glob("*.py") if "get_config" in path.read_text()]
-    return [
-        (file.stem, variant)
-        for file in files
-        if paper_of(file.name) == paper
-        for variant in variants(file.stem)
-    ]
+    return [(file.stem, variant) for file in files if paper_of(file.name) == paper for variant in variants(file.stem)]
 
 
 @pytest.mark.parametrize("paper", FACTS)
@@ -131,9 +124,7 @@ def test_variants_and_protocols(name: str) -> None:
         assert config.name == "-".join(filter(None, (name, variant)))
         assert config.data.path == f"data/{name.partition('_')[0]}"
         for result in (result for sources in config.paper.values() for result in sources.values()):
-            reported = [
-                result[key] for k in config.evaluation.ks if (key := f"recall@{k}") in result
-            ]
+            reported = [result[key] for k in config.evaluation.ks if (key := f"recall@{k}") in result]
             assert reported == sorted(reported)
         theirs = resolved(name, variant, "paper")
         assert (theirs.name, theirs.paper) == (f"{config.name}-paper", config.paper)
@@ -145,14 +136,10 @@ def test_the_protocol_of_a_stored_run(tmp_path: Path) -> None:
     found = config_files.load_config(str(stored), {}, "paper")
     assert (found["train"]["select"], found["evaluation"]["protocol"]) == ("test", "paper")
     stored.write_text(json.dumps({"config": found}))
-    assert config_files.load_config(str(stored), {}, "paper") == config_files.load_config(
-        str(stored), {}
-    )
+    assert config_files.load_config(str(stored), {}, "paper") == config_files.load_config(str(stored), {})
 
 
-@pytest.mark.parametrize(
-    "values", [{"a.b": 1}, {"train": {"groups": {"x.y": {}}}}, {"__class__": 5}, {"train": [1]}]
-)
+@pytest.mark.parametrize("values", [{"a.b": 1}, {"train": {"groups": {"x.y": {}}}}, {"__class__": 5}, {"train": [1]}])
 def test_a_damaged_stored_configuration(values: dict[str, Any], tmp_path: Path) -> None:
     stored = tmp_path / "config.json"
     stored.write_text(json.dumps({"config": {"train": {}, "paper": [1]} | values}))
@@ -164,9 +151,7 @@ def test_a_damaged_stored_configuration(values: dict[str, Any], tmp_path: Path) 
 def test_published_numbers_as_printed() -> None:
     for of, source, paper, printed in (case for facts in FACTS.values() for case in facts.printed):
         found = next(
-            result
-            for result in published.results(of)
-            if (result[0].source, result[0].paper) == (source, paper)
+            result for result in published.results(of) if (result[0].source, result[0].paper) == (source, paper)
         )
         assert printed.items() <= {entry.metric: entry.printed for entry in found}.items(), of
 
@@ -223,9 +208,7 @@ def shapes_only(config: Any, side: int) -> Backbone:
     """A backbone with the parameters of the real one, but for repeated blocks, that returns zeros;
     traced once."""
     shallow = {"depths": (1,) * len(config.depths)} if hasattr(config, "depths") else {}
-    real = plugin_module("backbone", config.name).build(
-        replace(config, pretrained="none", **shallow)
-    )
+    real = plugin_module("backbone", config.name).build(replace(config, pretrained="none", **shallow))
     params, stats = jax.eval_shape(lambda: real.init(jax.random.key(0), (side, side)))
 
     def init(key: jax.Array, shape: tuple[int, int]) -> Any:
@@ -255,11 +238,7 @@ def test_variants_build(paper: str | None, names: list[str]) -> None:
     traced = set()
     for name, variant in ((n, v) for n in names for v in variants(n)):
         config = resolved(name, variant)
-        kinds = {
-            key: value
-            for key, value in flatten(asdict(config.method)).items()
-            if not isinstance(value, float)
-        }
+        kinds = {key: value for key, value in flatten(asdict(config.method)).items() if not isinstance(value, float)}
         kinds["memory"] = bool(kinds.get("memory"))
         key = (config.backbone, config.data.image_size, config.train.optimizer, repr(kinds))
         if key in traced:
@@ -267,16 +246,10 @@ def test_variants_build(paper: str | None, names: list[str]) -> None:
         traced.add(key)
         side, size = config.data.image_size, config.data.batch_size
         build = plugin_module("method", config.method.name).build
-        made = build(
-            config.method,
-            shapes_only(config.backbone, side),
-            TrainingSet(CLASSES[config.data.name], 5_000),
-        )
+        made = build(config.method, shapes_only(config.backbone, side), TrainingSet(CLASSES[config.data.name], 5_000))
         optimizer = optimizers.build(config.train, made, lambda step: 1.0, warmup_steps=5)
         rows = jax.ShapeDtypeStruct((size,), jnp.int32)
-        batch = Batch(
-            jax.ShapeDtypeStruct((made.hooks.views, size, side, side, 3), jnp.uint8), rows, rows
-        )
+        batch = Batch(jax.ShapeDtypeStruct((made.hooks.views, size, side, side, 3), jnp.uint8), rows, rows)
 
         def outputs(
             batch: Batch, made: Method = made, optimizer: optax.GradientTransformation = optimizer

@@ -14,12 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import dml_jax
 import numpy as np
 import pytest
 import safetensors.numpy
-from PIL import Image
-
-import dml_jax
 from dml_jax.__main__ import COMMANDS, main
 from dml_jax.backbones.weights import known_networks
 from dml_jax.commands import cli
@@ -27,6 +25,8 @@ from dml_jax.commands import export as export_command
 from dml_jax.config import import_code, plugin_module, resolve
 from dml_jax.evaluation.open_set import Photographs
 from dml_jax.export import programs
+from PIL import Image
+
 from tests import hub, tiny_model
 from tests.backbones import state_dicts
 from tests.data import pictures
@@ -81,21 +81,14 @@ def test_the_site_shows_published_numbers_commands_options_and_functions(site: P
 @pytest.mark.slow
 def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
     for page in site.rglob("*.html"):
-        assert (
-            re.findall(r'<(?:script|img|iframe)[^>]+src="(?:https?:)?//', page.read_text()) == []
-        ), page
-        assert (
-            re.findall(r'<link[^>]+rel="stylesheet"[^>]+href="(?:https?:)?//', page.read_text())
-            == []
-        ), page
+        assert re.findall(r'<(?:script|img|iframe)[^>]+src="(?:https?:)?//', page.read_text()) == [], page
+        assert re.findall(r'<link[^>]+rel="stylesheet"[^>]+href="(?:https?:)?//', page.read_text()) == [], page
 
 
 NOTEBOOKS: dict[str, Callable[[dict[str, Any]], bool]] = {  # name: what its variables show
     "metrics_and_losses": lambda found: found["after"]["map@r"] > 2 * found["found"]["map@r"],
     "digits": lambda found: found["embeddings"].shape == (896, 64),
-    "photos": lambda found: (
-        found["cosines"][found["same"]].mean() > found["cosines"][~found["same"]].mean()
-    ),
+    "photos": lambda found: found["cosines"][found["same"]].mean() > found["cosines"][~found["same"]].mean(),
 }
 
 
@@ -133,14 +126,7 @@ WORK = {  # command: the function that first needs data, weights, devices, a por
     "analyse": "dml_jax.analyses.locate",
     "check": "dml_jax.lab.plugins.find_plugins",
 }
-FILES = (
-    "--query",
-    "--index",
-    "--verify",
-    "--calibrate",
-    "--check",
-    "--apply",
-)  # options that name existing files
+FILES = ("--query", "--index", "--verify", "--calibrate", "--check", "--apply")  # options that name existing files
 NOT_EXECUTED = {  # part of a command -> why the slow test does not execute it
     "…": "schematic",
     "check mypaper": "schematic",
@@ -171,11 +157,7 @@ NOT_EXECUTED = {  # part of a command -> why the slow test does not execute it
     "subcenter_arcface": "takes minutes; test_baseline.py",
     **{part: why for paper in SHOWN for part, why in paper.NOT_EXECUTED.items()},
 }
-OTHER_PACKAGES = {
-    "onnxruntime": "jax2onnx",
-    "pandas": "pandas",
-    "faiss": "faiss",
-}  # part of a snippet -> its package
+OTHER_PACKAGES = {"onnxruntime": "jax2onnx", "pandas": "pandas", "faiss": "faiss"}  # part of a snippet -> its package
 SNIPPETS_NOT_EXECUTED = {  # part of a snippet -> why test_python_snippets does not execute it
     **dict.fromkeys(OTHER_PACKAGES, "test_snippets_with_other_packages"),
     "from theirs import": "stands for another library; tests/backbones/test_other_libraries.py",
@@ -206,9 +188,7 @@ def shown_commands(page: Path) -> list[tuple[str, list[str]]]:
     ]
 
 
-ALL_COMMANDS = sorted(
-    {(module, *arguments) for page in PAGES for module, arguments in shown_commands(page)}
-)
+ALL_COMMANDS = sorted({(module, *arguments) for page in PAGES for module, arguments in shown_commands(page)})
 
 
 def stand_in(path: str) -> None:
@@ -227,10 +207,7 @@ def stand_in(path: str) -> None:
 
 @pytest.mark.parametrize("command", ALL_COMMANDS, ids=" ".join)
 def test_every_command_resolves(
-    command: tuple[str, ...],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its options exist and go together, its configuration or study resolves; it ends where the
     work would begin."""
@@ -252,18 +229,14 @@ def test_every_command_resolves(
         monkeypatch.setattr(f"dml_jax.analysis.labelled_embeddings.evaluate_{kind}", reach)
     monkeypatch.setattr("dml_jax.main.compile_programs", reach)
     monkeypatch.setattr("dml_jax.analysis.changes.apply", reach)
-    monkeypatch.setattr(
-        "signal.signal", lambda *_: None
-    )  # of servers, whose handler would stay in this process
+    monkeypatch.setattr("signal.signal", lambda *_: None)  # of servers, whose handler would stay in this process
     monkeypatch.setattr("dml_jax.inference.ray_engine.start", reach)
     monkeypatch.setattr("dml_jax.inference.large_search.array", reach)
     monkeypatch.setattr("dml_jax.inference.model.locate", reach)
     monkeypatch.setattr(cli, "check_installed", lambda *_: None)
     monkeypatch.setattr(programs, "NEWER_JAX", (99,))
     arguments = [argument.replace("HOST:PORT", "localhost:1234") for argument in arguments]
-    monkeypatch.setattr(
-        sys, "argv", ["dml-jax", "train" if module == "main" else module, *arguments]
-    )
+    monkeypatch.setattr(sys, "argv", ["dml-jax", "train" if module == "main" else module, *arguments])
     if "--help" in arguments or "--mode=show" in arguments:
         assert main() == 0
         return
@@ -325,13 +298,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with a run on digits under the names that the pages use."""
     directory = tmp_path_factory.mktemp("trained")
     short = ["--config.train.steps=4", "--config.evaluation.controls=false"]
-    command = [
-        sys.executable,
-        "-m",
-        "dml_jax.main",
-        f"--config={ROOT}/configs/digits_baseline.py",
-        *short,
-    ]
+    command = [sys.executable, "-m", "dml_jax.main", f"--config={ROOT}/configs/digits_baseline.py", *short]
     subprocess.run(
         [*command, f"--workdir={directory}/runs/folder_baseline"],
         cwd=ROOT,
@@ -345,9 +312,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("package", OTHER_PACKAGES)
-def test_snippets_with_other_packages(
-    package: str, trained: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_snippets_with_other_packages(package: str, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each gives the numbers of the run."""
     pytest.importorskip(OTHER_PACKAGES[package])
     monkeypatch.chdir(trained)
@@ -358,9 +323,7 @@ def test_snippets_with_other_packages(
     for i, image in enumerate(images):
         Image.fromarray(image).save(f"{i}.png")
     monkeypatch.setattr(sys, "argv", ["program", *(f"{i}.png" for i in range(3))])
-    (code,) = (
-        c for page in PAGES for language, c in blocks(page) if language == "python" and package in c
-    )
+    (code,) = (c for page in PAGES for language, c in blocks(page) if language == "python" and package in c)
     if package == "onnxruntime":
         (export,) = (a for m, *a in ALL_COMMANDS if m == "export" and "--to=onnx" in a)
         assert cli.exit_code(lambda: export_command.execute([*export, f"--output={trained}"])) == 0
@@ -372,9 +335,7 @@ def test_snippets_with_other_packages(
         *_, last = ast.parse(code).body
         value = eval(ast.unparse(last), given)
         lines = map(json.loads, Path("runs/digits_baseline/metrics.jsonl").read_text().splitlines())
-        np.testing.assert_allclose(
-            value.lines[0].get_xydata(), [(each["step"], each["loss"]) for each in lines]
-        )
+        np.testing.assert_allclose(value.lines[0].get_xydata(), [(each["step"], each["loss"]) for each in lines])
     else:
         _, nearest = given["index"].search(given["embeddings"], 1)
         np.testing.assert_array_equal(nearest[:, 0], np.arange(len(given["embeddings"])))
@@ -383,12 +344,8 @@ def test_snippets_with_other_packages(
 def timm_file(name: str, layout: str) -> bytes:
     """A published network with small random weights, as timm stores it."""
     config = known_networks.published()[name]
-    tensors = state_dicts.random_state_dict(
-        plugin_module("backbone", config.name).build(config), layout, side=224
-    )
-    return safetensors.numpy.save(
-        {key: np.asarray(0.02 * array, array.dtype) for key, array in tensors.items()}
-    )
+    tensors = state_dicts.random_state_dict(plugin_module("backbone", config.name).build(config), layout, side=224)
+    return safetensors.numpy.save({key: np.asarray(0.02 * array, array.dtype) for key, array in tensors.items()})
 
 
 @pytest.mark.slow
@@ -432,11 +389,7 @@ def run_every_command(tmp_path: Path) -> None:
     np.save(tmp_path / "labels.npy", np.arange(40) % 4)
     environment = os.environ | {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     ran, failures = 0, []
-    model = (
-        "main",
-        "--config=configs/folder_baseline.py:small",
-        "--config.data.path=photos/",
-    )  # runs/folder_baseline
+    model = ("main", "--config=configs/folder_baseline.py:small", "--config.data.path=photos/")  # runs/folder_baseline
     commands = dict.fromkeys((m, *a) for page in PAGES for m, a in shown_commands(page))
     for module, *arguments in (model, *commands):
         shown = f"{module} {' '.join(arguments)}\n"
@@ -454,17 +407,8 @@ def run_every_command(tmp_path: Path) -> None:
         }
         short |= {"--config=tests/plugins/experiment.py": steps}
         more = short.get(arguments[0], []) if arguments else []
-        command = [
-            sys.executable,
-            "-m",
-            "dml_jax",
-            "train" if module == "main" else module,
-            *arguments,
-            *more,
-        ]
-        done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=1800
-        )
+        command = [sys.executable, "-m", "dml_jax", "train" if module == "main" else module, *arguments, *more]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=1800)
         ran += 1
         if done.returncode:
             failures.append(f"{shown}{done.stderr}")
@@ -472,11 +416,7 @@ def run_every_command(tmp_path: Path) -> None:
     assert ran >= 10
 
 
-READ = [
-    *PAGES,
-    ROOT / "CHANGELOG.md",
-    *map(ROOT.joinpath, ("benchmarks/RESULTS.md", "benchmarks/ACCELERATORS.md")),
-]
+READ = [*PAGES, ROOT / "CHANGELOG.md", *map(ROOT.joinpath, ("benchmarks/RESULTS.md", "benchmarks/ACCELERATORS.md"))]
 LINKING = [*READ, *sorted((ROOT / "docs/notebooks").glob("*.ipynb"))]
 
 

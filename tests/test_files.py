@@ -15,9 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rich.table import Table
-from rich.text import Text
-
 from dml_jax import errors, files, seal
 from dml_jax.backbones.weights import converted, tensor_files
 from dml_jax.commands import cli
@@ -27,6 +24,8 @@ from dml_jax.data.files import File
 from dml_jax.errors import CheckpointError, ConfigError, DataError, UserError, printable
 from dml_jax.evaluation import validation
 from dml_jax.train.records.logs import JsonLines
+from rich.table import Table
+from rich.text import Text
 
 
 def test_a_formula_in_a_table_is_text(tmp_path: Path) -> None:
@@ -43,15 +42,11 @@ def test_permissions_follow_the_umask(mask: int, tmp_path: Path) -> None:
     finally:
         os.umask(before)
     for path in tmp_path.rglob("*"):
-        assert stat.S_IMODE(path.stat().st_mode) == (0o777 if path.is_dir() else 0o666) & ~mask, (
-            path
-        )
+        assert stat.S_IMODE(path.stat().st_mode) == (0o777 if path.is_dir() else 0o666) & ~mask, path
 
 
 def test_a_library_that_writes_its_files_itself_states_the_error_in_text() -> None:
-    stated = RuntimeError(
-        "Failed to finalize writing: write() failed: No space left on device; at byte 25"
-    )
+    stated = RuntimeError("Failed to finalize writing: write() failed: No space left on device; at byte 25")
     with (
         pytest.raises(OSError, match=r"^\[Errno 28\] No space left on device: 'data/x'$"),
         files.name_file(Path("data/x")),
@@ -69,23 +64,17 @@ def test_a_cache_of_programs_that_cannot_be_used_is_not_needed(tmp_path: Path) -
 import jax, sys
 from dml_jax.commands import cli, jax_setup
 sys.exit(cli.exit_code(lambda: (jax_setup.enable_compilation_cache(), print(jax.jit(lambda x: x + 1)(1)))))
-"""  # noqa: E501
+"""
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache"), "JAX_PLATFORMS": "cpu"}
     environment.pop("JAX_COMPILATION_CACHE_DIR", None)
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=300
-    )
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout, done.stderr) == (0, "2\n", "")
 
 
-def test_messages_are_printable(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_messages_are_printable(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Control characters, line ends, text directions and bytes that are not UTF-8 are escaped; all
     else is kept."""
-    assert (
-        printable("caf\udce9 \x1b[31m\u202e\t\r\n é 図") == r"caf\udce9 \x1b[31m\u202e\t\r\n é 図"
-    )
+    assert printable("caf\udce9 \x1b[31m\u202e\t\r\n é 図") == r"caf\udce9 \x1b[31m\u202e\t\r\n é 図"
 
     def body() -> None:
         print("caf\udce9\n\t\x1b[2J\x07\u202e")
@@ -155,14 +144,8 @@ def test_of_two_that_hold_a_lock_one_waits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        *(
-            (OSError(number, "x", "file"), 2)
-            for number in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
-        ),
-        *(
-            (OSError(number, "x", "file"), 75)
-            for number in (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO)
-        ),
+        *((OSError(number, "x", "file"), 2) for number in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)),
+        *((OSError(number, "x", "file"), 75) for number in (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO)),
         (RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes"), 2),
         (ValueError("INVALID_ARGUMENT: x"), 2),
         (RuntimeError("INTERNAL: NCCL operation ncclAllReduce failed"), 75),
@@ -215,20 +198,14 @@ def test_pipes_and_devices_are_refused(tmp_path: Path) -> None:
         File(pipe).read()
 
 
-@pytest.mark.parametrize(
-    "error", [RuntimeError("odd"), ValueError("an INTERNAL error"), OSError("odd"), KeyError("x")]
-)
+@pytest.mark.parametrize("error", [RuntimeError("odd"), ValueError("an INTERNAL error"), OSError("odd"), KeyError("x")])
 def test_other_errors_keep_their_traceback(error: Exception) -> None:
     with pytest.raises(type(error)):
         cli.exit_code(lambda: raising(error))
 
 
-def command_in_a_process(
-    body: str, output: int, **environment: str
-) -> subprocess.CompletedProcess[bytes]:
-    program = (
-        "import os, sys; from dml_jax.commands import cli; from dml_jax.console import Console; "
-    )
+def command_in_a_process(body: str, output: int, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    program = "import os, sys; from dml_jax.commands import cli; from dml_jax.console import Console; "
     return subprocess.run(
         [sys.executable, "-c", f"{program}sys.exit(cli.exit_code(lambda: {body}))"],
         stdout=output, stderr=subprocess.PIPE, env={**os.environ, **environment}, check=False,
@@ -246,24 +223,15 @@ def broken_pipe() -> Iterator[int]:
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize(
-    "body",
-    [
-        "print('x')",
-        "Console().print('x')",
-        "sys.exit(__import__('dml_jax.__main__').__main__.main())",
-    ],
+    "body", ["print('x')", "Console().print('x')", "sys.exit(__import__('dml_jax.__main__').__main__.main())"]
 )
-def test_output_that_nobody_reads_ends_a_command_quietly(
-    broken_pipe: int, body: str, unbuffered: str
-) -> None:
+def test_output_that_nobody_reads_ends_a_command_quietly(broken_pipe: int, body: str, unbuffered: str) -> None:
     done = command_in_a_process(body, broken_pipe, PYTHONUNBUFFERED=unbuffered)
     assert (done.returncode, done.stderr) == (141, b"")  # 128 + SIGPIPE, as of other commands
 
 
 def test_another_broken_pipe_keeps_its_traceback() -> None:
-    done = command_in_a_process(
-        "(ends := os.pipe(), os.close(ends[0]), os.write(ends[1], b'x'))", subprocess.DEVNULL
-    )
+    done = command_in_a_process("(ends := os.pipe(), os.close(ends[0]), os.write(ends[1], b'x'))", subprocess.DEVNULL)
     assert done.returncode == 1
     assert done.stderr.endswith(b"BrokenPipeError: [Errno 32] Broken pipe\n")
 

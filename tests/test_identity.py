@@ -8,13 +8,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import dml_jax
 import jax
 import numpy as np
 import pytest
-from flax import traverse_util
-from PIL import Image, ImageOps
-
-import dml_jax
 from dml_jax import identity as identities
 from dml_jax import run, seal, table
 from dml_jax.backbones import deit
@@ -31,6 +28,9 @@ from dml_jax.seal import Identity
 from dml_jax.train import model as models
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.records import workdir
+from flax import traverse_util
+from PIL import Image, ImageOps
+
 from tests import probe_images
 from tests.train import experiments
 
@@ -69,16 +69,13 @@ def program() -> str:
 
 
 @pytest.mark.parametrize("upright", [True, False])
-def test_the_guide_reads_images_as_models_do(
-    upright: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_guide_reads_images_as_models_do(upright: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a graph that returns its input."""
     data = replace(DATA, interpolation="bicubic", exif_rotation=upright)
     stated = identities.describe(data, (64, 64), deit.Config(), None, Versions(), step=0)
     metadata = {key: json.dumps(fact) for key, fact in stated.items()}
     session = SimpleNamespace(
-        get_modelmeta=lambda: SimpleNamespace(custom_metadata_map=metadata),
-        run=lambda _, given: [given["images"]],
+        get_modelmeta=lambda: SimpleNamespace(custom_metadata_map=metadata), run=lambda _, given: [given["images"]]
     )
     runtime: Any = SimpleNamespace(InferenceSession=lambda path: session)
     monkeypatch.setitem(sys.modules, "onnxruntime", runtime)
@@ -90,13 +87,7 @@ def test_the_guide_reads_images_as_models_do(
 
 
 @pytest.mark.parametrize(
-    "changed",
-    [
-        {"exif_rotation": False},
-        {"resize": 92},
-        {"image_size": 56},
-        {"interpolation": "bicubic"},
-    ],
+    "changed", [{"exif_rotation": False}, {"resize": 92}, {"image_size": 56}, {"interpolation": "bicubic"}]
 )
 def test_every_step_changes_the_description_and_the_probe(changed: dict[str, Any]) -> None:
     data, side = replace(DATA, **changed), changed.get("image_size", 64)
@@ -130,9 +121,7 @@ def test_another_way_to_read_images_is_noticed(gap: float, monkeypatch: pytest.M
     identities.check_pixels(here, DATA, (64, 64), "x")
     resize = Image.Image.resize
     monkeypatch.setattr(
-        Image.Image,
-        "resize",
-        lambda *args, **options: resize(*args, **options | {"reducing_gap": gap}),
+        Image.Image, "resize", lambda *args, **options: resize(*args, **options | {"reducing_gap": gap})
     )
     identities.probe.cache_clear()
     with pytest.raises(CheckpointError, match=r"decoded to different pixels: .*pillow \d+\."):
@@ -207,10 +196,7 @@ def test_embeddings_of_another_run_are_refused(runs: list[Path], own: Path) -> N
     shutil.copytree(runs[1] / "embeddings" / "test", own / "embeddings" / "test")
     table.read(own / "embeddings" / "test")  # undamaged
     message = r"embeddings/test: does not match manifest\.json"
-    for read in (
-        lambda: embedding_files.of_run(own, "test"),
-        lambda: dml_jax.load(own, runtime="jax").unseen(),
-    ):
+    for read in (lambda: embedding_files.of_run(own, "test"), lambda: dml_jax.load(own, runtime="jax").unseen()):
         with pytest.raises(DataError, match=message):
             read()
     sealed_again(own)  # does not help
@@ -267,9 +253,7 @@ def test_an_index_of_the_same_variables_on_other_pixels(tmp_path: Path) -> None:
     images = list(identities.probe(one.data, one.shape))
     one.enroll({"a": images[:1], "b": images[1:]}).save(tmp_path / "i")
     assert Index.load(one, tmp_path / "i").classes == ["a", "b"]
-    with pytest.raises(
-        DataError, match=r"i: was made by another model \(deviation is .*, mean is \[0\.485"
-    ):
+    with pytest.raises(DataError, match=r"i: was made by another model \(deviation is .*, mean is \[0\.485"):
         Index.load(other, tmp_path / "i")
     table.write(tmp_path / "rows", np.eye(2), None, ["a", "b"], identity=one.identity)
     with pytest.raises(DataError, match=r"rows: was made by another model \(deviation"):

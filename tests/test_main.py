@@ -11,16 +11,13 @@ from subprocess import CompletedProcess
 import jax
 import numpy as np
 import pytest
-
 from dml_jax import main
+
 from tests.commands.test_serve import check_command
 from tests.data import pictures
 from tests.processes import CONFIG, ROOT, TINY, command
 
-CACHE_OPTIONS = (
-    "jax_compilation_cache_dir",
-    "jax_persistent_cache_min_compile_time_secs",
-)  # set by the command
+CACHE_OPTIONS = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")  # set by the command
 
 
 class InProcess:
@@ -38,9 +35,7 @@ class InProcess:
 
 
 @pytest.fixture
-def in_process(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[InProcess]:
+def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[InProcess]:
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "path", [*sys.path])
     kept = {key: jax.config.values[key] for key in CACHE_OPTIONS}
@@ -78,15 +73,13 @@ for calls in (10, 10):
         ctypes.memset(large, 0, 1 << 26)
         libc.free(large)
 print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / calls * resource.getpagesize())
-"""  # noqa: E501
+"""
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="sets options of glibc")
 def test_programs_get_the_memory_of_those_before() -> None:
     fetched = command(program=("-c", FAULTS))
-    assert float(fetched.stdout) < 5000**2 * 4 / 2, (
-        fetched.stderr
-    )  # bytes of pages, by a product of 100 MB
+    assert float(fetched.stdout) < 5000**2 * 4 / 2, fetched.stderr  # bytes of pages, by a product of 100 MB
 
 
 def recall(rows: np.ndarray, labels: np.ndarray) -> float:
@@ -111,9 +104,7 @@ sys.exit(main.main())
 """
 
 
-def test_run_from_start_to_finish(
-    in_process: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_from_start_to_finish(in_process: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Training, a real SIGTERM, resuming, finishing, refusal of another configuration, evaluation,
     export, serving."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -169,9 +160,7 @@ def test_run_from_start_to_finish(
     assert other.returncode == 2
 
     output = tmp_path / "results.json"
-    evaluated = in_process(
-        *arguments, "--config.evaluation.controls=false", "--mode=evaluate", f"--output={output}"
-    )
+    evaluated = in_process(*arguments, "--config.evaluation.controls=false", "--mode=evaluate", f"--output={output}")
     assert (evaluated.returncode, "R@1" in evaluated.stdout) == (0, True), evaluated.stderr
     assert json.loads(output.read_text())["recall@1"] == results["recall@1"]
     exported = in_process(*arguments, "--mode=export", "--checkpoint=60")
@@ -189,16 +178,12 @@ def test_starting_from_another_run(in_process: InProcess, tmp_path: Path) -> Non
     assert command(*small, "--config.train.steps=60", f"--workdir={first}").returncode == 0
     source = f"--config.init_from={first}"
     output = tmp_path / "results.json"
-    evaluated = command(
-        *small, source, "--mode=evaluate", f"--workdir={second}", f"--output={output}"
-    )
+    evaluated = command(*small, source, "--mode=evaluate", f"--workdir={second}", f"--output={output}")
     assert (evaluated.returncode, second.exists()) == (0, False), evaluated.stderr
     trained = json.loads((first / "results.json").read_text())
     assert json.loads(output.read_text())["map@r"] == pytest.approx(trained["map@r"], abs=1e-6)
     assert f"{100 * trained['recall@1']:.1f}" in evaluated.stdout
-    misfit = in_process(
-        *small, source, "--config.backbone.widths=(8,)", f"--workdir={tmp_path / 'third'}"
-    )
+    misfit = in_process(*small, source, "--config.backbone.widths=(8,)", f"--workdir={tmp_path / 'third'}")
     assert (misfit.returncode, "the backbones differ" in misfit.stderr) == (2, True), misfit.stderr
     assert not (tmp_path / "third").exists()
 

@@ -6,7 +6,6 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
-
 from configs.recipes import small_baseline
 from dml_jax.config import files as config_files
 from dml_jax.config import flatten, resolve
@@ -14,6 +13,7 @@ from dml_jax.methods import baseline
 from dml_jax.methods.contract import Batch
 from dml_jax.train import experiment as experiments
 from dml_jax.train import step
+
 from tests.data import layouts
 
 ROOT = Path(__file__).parents[1]
@@ -40,11 +40,7 @@ def test_every_loss_is_a_variant_that_changes_only_the_loss(data: str) -> None:
     for variant, settings in found.items():
         assert (settings["method.memory"] > 0) == variant.endswith("-memory")
         assert kept(settings) == kept(found[""])
-    same = [
-        variant
-        for variant, settings in found.items()
-        if settings | {"name": ""} == found[""] | {"name": ""}
-    ]
+    same = [variant for variant, settings in found.items() if settings | {"name": ""} == found[""] | {"name": ""}]
     assert same == ["", "normalized_softmax"]
 
 
@@ -52,23 +48,15 @@ def check_one_step_on_photos(name: str, variant: str, folder: Path) -> None:
     """The step of a configuration can be traced for a folder of photographs."""
     photos = layouts.photos(folder / "photos", tuple(f"class {i}" for i in range(16)), each=4)
     experiment = experiments.build(
-        resolve(
-            values(
-                name, variant, name="folder", path=str(photos), batch_size=32, images_per_class=4
-            )
-        )
+        resolve(values(name, variant, name="folder", path=str(photos), batch_size=32, images_per_class=4))
     )
     assert experiment.shape == (experiment.config.data.image_size,) * 2
     update = step.build(experiment.method, experiment.optimizer, experiment.augment)
     rows = jnp.zeros((32,), jnp.int32)
-    batch = Batch(
-        jnp.zeros((experiment.method.hooks.views, 32, *experiment.shape, 3), jnp.uint8), rows, rows
-    )
+    batch = Batch(jnp.zeros((experiment.method.hooks.views, 32, *experiment.shape, 3), jnp.uint8), rows, rows)
     key = jax.random.key(0)
     state, terms = jax.eval_shape(
-        lambda: update(
-            step.initial(experiment.method, experiment.optimizer, key, batch), batch, key
-        )
+        lambda: update(step.initial(experiment.method, experiment.optimizer, key, batch), batch, key)
     )
     assert terms["loss"].shape == ()
     assert state.step.shape == ()

@@ -8,9 +8,8 @@ import sys
 import tomllib
 from pathlib import Path
 
-import pytest
-
 import dml_jax
+import pytest
 from dml_jax.__main__ import COMMANDS
 
 ROOT = Path(__file__).parents[1]
@@ -18,16 +17,12 @@ SLOWEST = {"tensorflow_datasets", "matplotlib", "sklearn"}
 HEAVY = {"jax", "flax", "orbax", "scipy", "pyarrow", *SLOWEST}
 
 
-def python(
-    *arguments: str, directory: Path = ROOT, path: Path = ROOT
-) -> "subprocess.CompletedProcess[str]":
+def python(*arguments: str, directory: Path = ROOT, path: Path = ROOT) -> "subprocess.CompletedProcess[str]":
     """Runs Python, with `path` before the other packages."""
     search = os.pathsep.join(filter(None, (str(path), os.environ.get("PYTHONPATH"))))
     environment = os.environ | {"PYTHONPATH": search}
     command = [sys.executable, *arguments]
-    return subprocess.run(
-        command, cwd=directory, env=environment, capture_output=True, text=True, timeout=300
-    )
+    return subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=300)
 
 
 def test_the_citation_is_of_this_release() -> None:
@@ -54,12 +49,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_a_wheel_holds_the_package_and_the_configurations(installed: Path) -> None:
-    tracked = subprocess.run(
-        ["git", "ls-files", "dml_jax", "configs"], cwd=ROOT, capture_output=True, text=True
-    )
-    expected = [
-        f"dml_jax/shipped/{n}" if n.startswith("configs/") else n for n in tracked.stdout.split()
-    ]
+    tracked = subprocess.run(["git", "ls-files", "dml_jax", "configs"], cwd=ROOT, capture_output=True, text=True)
+    expected = [f"dml_jax/shipped/{n}" if n.startswith("configs/") else n for n in tracked.stdout.split()]
     assert "dml_jax/py.typed" in expected
     assert len(expected) > 200
     assert [name for name in expected if not (installed / name).is_file()] == []
@@ -68,9 +59,7 @@ def test_a_wheel_holds_the_package_and_the_configurations(installed: Path) -> No
 
 
 @pytest.mark.slow
-def test_an_own_configuration_comes_first_and_imports_those_of_the_package(
-    installed: Path, tmp_path: Path
-) -> None:
+def test_an_own_configuration_comes_first_and_imports_those_of_the_package(installed: Path, tmp_path: Path) -> None:
     (tmp_path / "configs").mkdir()
     own = (
         "from configs import cars_baseline\ndef get_config():\n  c = cars_baseline.get_config()\n"
@@ -101,20 +90,13 @@ def test_an_installed_package_trains_and_studies(installed: Path, tmp_path: Path
 
 def test_every_command_is_one_of_the_console_command() -> None:
     files = (ROOT / "dml_jax/commands").glob("*.py")
-    assert {"train", "explore"} | {
-        path.stem for path in files if "\ndef execute(" in path.read_text()
-    } == set(COMMANDS)
+    assert {"train", "explore"} | {path.stem for path in files if "\ndef execute(" in path.read_text()} == set(COMMANDS)
 
 
 def test_the_console_command_explains_itself() -> None:
     assert python("-m", "dml_jax").stdout == python("-m", "dml_jax", "--help").stdout
-    assert (
-        "  embed     embed images with a trained model\n"
-        in python("-m", "dml_jax", "--help").stdout
-    )
-    assert python("-m", "dml_jax", "export", "--help").stdout.startswith(
-        "usage: dml-jax export [-h]"
-    )
+    assert "  embed     embed images with a trained model\n" in python("-m", "dml_jax", "--help").stdout
+    assert python("-m", "dml_jax", "export", "--help").stdout.startswith("usage: dml-jax export [-h]")
     assert python("-m", "dml_jax", "--version").stdout == f"{dml_jax.__version__}\n"
 
 
@@ -163,12 +145,8 @@ def test_help_is_printed_without_slow_imports() -> None:
 
 def test_messages_name_packages_that_can_be_installed_anywhere() -> None:
     """An extra of this package could only be installed from a checkout."""
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
-        "optional-dependencies"
-    ]
-    known = {
-        re.match(r"[\w-]+", package)[0] for packages in extras.values() for package in packages
-    }  # type: ignore[index]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    known = {re.match(r"[\w-]+", package)[0] for packages in extras.values() for package in packages}  # type: ignore[index]
     known |= {"kubernetes", "requests"}  # `train.cluster` is for environments that have them
     known |= {"xprof"}  # shows the traces of `--profile`
     asked = {

@@ -5,13 +5,13 @@ import re
 from pathlib import Path
 
 import pytest
-
 from benchmarks.claims import ledger
 from configs import cards, published
 from dml_jax import analyses
 from dml_jax.commands import analyse
 from dml_jax.config import files as config_files
 from dml_jax.lab import plan
+
 from tests.pages import PAGES
 from tests.papers import PAPERS, absent, paper_of
 
@@ -24,12 +24,7 @@ ROOT = Path(__file__).parents[1]
 @pytest.mark.parametrize("name", PAGES)
 def test_every_published_number_of_a_paper_is_on_its_page(name: str) -> None:
     _, source, sections = generate.sections(PAGES[name])
-    shown = {
-        entry
-        for section in sections
-        for _, result in generate.printed_in(source, section)
-        for entry in result
-    }
+    shown = {entry for section in sections for _, result in generate.printed_in(source, section) for entry in result}
     assert shown >= {entry for entry in published.entries() if entry.paper == source} != set()
     page = generate.paper_page(PAGES[name])
     assert all(f"| {entry.printed}" in page for entry in shown)

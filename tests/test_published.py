@@ -3,12 +3,11 @@
 from dataclasses import asdict
 from pathlib import Path
 
+import dml_jax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
-import dml_jax
 from dml_jax import table
 from dml_jax.backbones import resnet, vit
 from dml_jax.commands import cli, embed
@@ -19,13 +18,12 @@ from dml_jax.data import transforms
 from dml_jax.evaluation import metrics
 from dml_jax.train import experiment as experiments
 from dml_jax.train import model_metrics, warm_start
+
 from tests.data import layouts
 from tests.small_weights import RESNET, VIT, write
 
 
-def test_embeddings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_embeddings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The class token of a transformer, whatever output its configuration names; resized and
     cropped as 256 to 224."""
     monkeypatch.chdir(tmp_path)
@@ -38,9 +36,9 @@ def test_embeddings(
     model = dml_jax.load("weights/tiny")
     assert (model.shape, model.config.data.resize, model.step) == ((32, 32), 37, 0)
     pixels = np.stack([model.read(file) for file in exported.ids])
-    tokens, _ = jax.jit(
-        lambda p, x: vit.VisionTransformer(VIT).apply({"params": p}, x, method="encode")
-    )(params, (pixels / 255 - 0.5) / 0.5)
+    tokens, _ = jax.jit(lambda p, x: vit.VisionTransformer(VIT).apply({"params": p}, x, method="encode"))(
+        params, (pixels / 255 - 0.5) / 0.5
+    )
     expected = np.asarray(tokens)[:, 0]
     expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
     np.testing.assert_allclose(exported.embeddings, expected, atol=1e-5)
@@ -64,25 +62,15 @@ def test_control_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     write(tmp_path / "w", resnet, RESNET)
     layouts.photos(tmp_path / "photos", tuple(f"class {i}" for i in range(6)), each=4)
-    values = config_files.load_config(
-        str(Path(__file__).parents[1] / "configs" / "folder_baseline.py") + ":small", {}
-    )
-    values["data"].update(
-        path=str(tmp_path / "photos"), batch_size=8, images_per_class=4, image_size=32, resize=37
-    )
+    values = config_files.load_config(str(Path(__file__).parents[1] / "configs" / "folder_baseline.py") + ":small", {})
+    values["data"].update(path=str(tmp_path / "photos"), batch_size=8, images_per_class=4, image_size=32, resize=37)
     values["backbone"] = asdict(RESNET) | {"pretrained": str(tmp_path / "w")}
     values["evaluation"].update(cluster=False, batch_size=8, controls=False)
     experiment = experiments.build(resolve(values))
-    results, _ = model_metrics.final(
-        experiment, warm_start.initial_state(experiment), "last", Console(active=False)
-    )
+    results, _ = model_metrics.final(experiment, warm_start.initial_state(experiment), "last", Console(active=False))
     test = experiment.splits["test"]
-    embeddings = dml_jax.load(tmp_path / "w").embed(
-        [tmp_path / "photos" / name for name in test.ids]
-    )
+    embeddings = dml_jax.load(tmp_path / "w").embed([tmp_path / "photos" / name for name in test.ids])
     expected = metrics.retrieval(embeddings, test.labels)
     found = results["controls"]["published weights without further training"]
     assert set(results["controls"]) == {"published weights without further training"}
-    assert (found["recall@1"], found["map@r"]) == pytest.approx(
-        (expected["recall@1"], expected["map@r"])
-    )
+    assert (found["recall@1"], found["map@r"]) == pytest.approx((expected["recall@1"], expected["map@r"]))

@@ -22,7 +22,6 @@ from typing import Any
 
 import jax
 import pytest
-
 from dml_jax import __main__ as command
 from dml_jax.errors import printable
 
@@ -65,9 +64,7 @@ def refusals(path: Path) -> Iterator[Refusal]:
             yield Refusal(path, number, (*(common or ()), *setup), tuple(statements(block)), line)
             block = []
         elif not line and block:
-            common, setup = (
-                (common, (*statements(block),)) if common else ((*statements(block),), ())
-            )
+            common, setup = (common, (*statements(block),)) if common else ((*statements(block),), ())
             block = []
 
 
@@ -101,9 +98,7 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(sys, "dont_write_bytecode", True)  # a directory stays as it was
-    options = {
-        key: jax.config.values[key] for key in jax.config.values if "compilation_cache" in key
-    }
+    options = {key: jax.config.values[key] for key in jax.config.values if "compilation_cache" in key}
     yield
     for key, value in options.items():
         jax.config.update(key, value)
@@ -118,10 +113,7 @@ ALL = [case for path in sorted(FOLDER.glob("*.txt")) for case in refusals(path)]
 @pytest.mark.usefixtures("empty")
 @pytest.mark.parametrize("case", [pytest.param(r, id=f"{r.path.stem}:{r.line + 1}") for r in ALL])
 def test_refusal(
-    case: Refusal,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    request: pytest.FixtureRequest,
+    case: Refusal, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
 ) -> None:
     names: dict[str, Any] = {"monkeypatch": monkeypatch, "write": write}
     for text in (*case.setup, *case.inputs[:-1]):

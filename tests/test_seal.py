@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from dml_jax import seal
 from dml_jax.errors import DataError
 from dml_jax.seal import Identity
@@ -71,9 +70,7 @@ CHANGED = "has changed since it was written; copy it"
         (edit, rf"manifest\.json: {CHANGED}"),
     ],
 )
-def test_differences_are_named(
-    change: Callable[[Path], None], message: str, tmp_path: Path
-) -> None:
+def test_differences_are_named(change: Callable[[Path], None], message: str, tmp_path: Path) -> None:
     directory = write(tmp_path / "x", about={"count": 5})
     change(directory)
     with pytest.raises(DataError, match=message):
@@ -111,10 +108,7 @@ def test_a_run_names_its_current_parts(tmp_path: Path) -> None:
         seal.read(tmp_path, "run", exact=False)
     (tmp_path / "part" / "a.txt").write_text(whole)
     write(tmp_path / "part", "two")  # intact, but another one
-    for read in (
-        lambda: seal.read(tmp_path, "run", exact=False),
-        lambda: seal.part(tmp_path, "part"),
-    ):
+    for read in (lambda: seal.read(tmp_path, "run", exact=False), lambda: seal.part(tmp_path, "part")):
         with pytest.raises(DataError, match=r"part: does not match manifest\.json"):
             read()
 

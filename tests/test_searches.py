@@ -35,7 +35,4 @@ def test_two_trials(tmp_path: Path, paper: str) -> None:
     assert (tmp_path / "search.db").exists()
     directories = sorted(path.name for path in tmp_path.glob("trial-*"))
     assert directories == ["trial-0000", "trial-0001"]
-    assert all(
-        '"validation/recall@1"' in (tmp_path / name / "metrics.jsonl").read_text()
-        for name in directories
-    )
+    assert all('"validation/recall@1"' in (tmp_path / name / "metrics.jsonl").read_text() for name in directories)

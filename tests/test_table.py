@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from dml_jax import files, table
 from dml_jax.errors import DataError
+
 from tests.tiny_model import identity
 
 ROWS = np.eye(3, 4, dtype=np.float32)
@@ -36,10 +36,7 @@ def test_what_is_written(tmp_path: Path) -> None:
     assert content["files"].keys() == {"embeddings.npy", "labels.npy", "ids.json"}
     for name, known in content["files"].items():
         written_file = (tmp_path / "out" / name).read_bytes()
-        assert known == {
-            "size": len(written_file),
-            "sha256": hashlib.sha256(written_file).hexdigest(),
-        }
+        assert known == {"size": len(written_file), "sha256": hashlib.sha256(written_file).hexdigest()}
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
@@ -76,14 +73,10 @@ def test_what_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert (tmp_path / "here" / "embeddings.npy").exists()
 
 
-@pytest.mark.parametrize(
-    "name", ["embeddings.npy", "labels.npy", "ids.json", "metadata.json", "manifest.json"]
-)
+@pytest.mark.parametrize("name", ["embeddings.npy", "labels.npy", "ids.json", "metadata.json", "manifest.json"])
 def test_a_changed_file_is_refused(name: str, tmp_path: Path) -> None:
     labels, columns = np.array([0, 1, 1]), {"class_name": ["x", "y", "y"]}
-    table.write(
-        tmp_path / "e", ROWS, labels, ["a", "b", "c"], identity=identity(1), metadata=columns
-    )
+    table.write(tmp_path / "e", ROWS, labels, ["a", "b", "c"], identity=identity(1), metadata=columns)
     file = tmp_path / "e" / name
     content = file.read_bytes()
     changed = content.replace(b'"step": 1', b'"step": 2')  # of the manifest
@@ -93,10 +86,7 @@ def test_a_changed_file_is_refused(name: str, tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_named_and_gets_its_space_back(tmp_path: Path, full_disk: Any) -> None:
-    with (
-        full_disk(140),
-        pytest.raises(OSError, match="File too large") as caught,
-    ):  # the embeddings have more bytes
+    with full_disk(140), pytest.raises(OSError, match="File too large") as caught:  # the embeddings have more bytes
         write(tmp_path / "test")
     assert caught.value.filename == str(tmp_path / "test")
     assert list(tmp_path.iterdir()) == []

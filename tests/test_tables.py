@@ -7,10 +7,10 @@ from statistics import mean, stdev
 
 import numpy as np
 import pytest
+from benchmarks.authors import Sample
 from scipy import stats
 
 from benchmarks import authors, tables
-from benchmarks.authors import Sample
 
 
 @pytest.mark.parametrize("page", [*tables.pages()], ids=lambda page: page.name)

@@ -8,7 +8,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-
 from dml_jax.backbones import functional
 from dml_jax.backbones.batch_norm import BatchNorm
 from dml_jax.backbones.contract import Backbone
@@ -31,11 +30,7 @@ class Patches(nn.Module):
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
         """float [B, S, S, 3] -> [B, S / 4, S / 4, channels]."""
         count, side = x.shape[0], x.shape[1] // PATCH
-        x = (
-            x.reshape(count, side, PATCH, side, PATCH, 3)
-            .transpose(0, 1, 3, 2, 4, 5)
-            .reshape(count, side, side, -1)
-        )
+        x = x.reshape(count, side, PATCH, side, PATCH, 3).transpose(0, 1, 3, 2, 4, 5).reshape(count, side, side, -1)
         kernel = self.param("kernel", nn.initializers.normal(0.2), (x.shape[-1], self.channels))
         dtype = self.dtype or kernel.dtype
         return jax.nn.relu(BatchNorm(name="bn")(x.astype(dtype) @ kernel.astype(dtype), train))
@@ -53,9 +48,7 @@ def backbone(channels: int = 12, dtype: Any = None) -> Backbone:
     def init(key: jax.Array, shape: tuple[int, int]) -> tuple[Any, Any]:
         return functional.init(network, key, functional.struct(1, *shape, 3), False)
 
-    def apply(
-        params: Any, stats: Any, inputs: jax.Array, /, *, train: bool, key: Any = None
-    ) -> tuple[jax.Array, Any]:
+    def apply(params: Any, stats: Any, inputs: jax.Array, /, *, train: bool, key: Any = None) -> tuple[jax.Array, Any]:
         features, stats = functional.apply(network, params, stats, inputs, train, mutable=train)
         return features, stats
 
@@ -67,9 +60,7 @@ def linear(channels: int = 7, dtype: Any = jnp.float32) -> Backbone:
     type `dtype`."""
     layer = Dense(channels)
 
-    def apply(
-        params: Any, stats: Any, inputs: jax.Array, /, *, train: bool, key: Any = None
-    ) -> tuple[jax.Array, Any]:
+    def apply(params: Any, stats: Any, inputs: jax.Array, /, *, train: bool, key: Any = None) -> tuple[jax.Array, Any]:
         features: Any = layer.apply({"params": params}, inputs)
         return features.astype(dtype), stats
 
@@ -101,16 +92,10 @@ def batch(views: int, *, size: int = 16, classes: int = 4, seed: int = 0) -> Bat
     labels = np.repeat(np.arange(classes), size // classes)
     images = pictures[labels][None] * 0.7 + rng.integers(0, 76, (views, size, SIDE, SIDE, 3))
     numbers = np.arange(size, dtype=np.int32)
-    return Batch(
-        jnp.asarray(images.astype(np.uint8)),
-        jnp.asarray(labels.astype(np.int32)),
-        jnp.asarray(numbers),
-    )
+    return Batch(jnp.asarray(images.astype(np.uint8)), jnp.asarray(labels.astype(np.int32)), jnp.asarray(numbers))
 
 
 def few_digits(one_in: int) -> Callable[[Data], dict[str, Split]]:
     """In place of `digits.load`: one in so many images of each split."""
     load = digits.load
-    return lambda data: {
-        name: take(s, np.arange(0, len(s.labels), one_in)) for name, s in load(data).items()
-    }
+    return lambda data: {name: take(s, np.arange(0, len(s.labels), one_in)) for name, s in load(data).items()}

@@ -5,9 +5,7 @@ import os
 import subprocess
 import sys
 
-UNOPTIMIZED = (
-    "--xla_backend_optimization_level=0"  # compiling a small program takes longer than running it
-)
+UNOPTIMIZED = "--xla_backend_optimization_level=0"  # compiling a small program takes longer than running it
 PARSE = "from jaxlib import xla_client; xla_client.CompileOptions()"
 
 
@@ -15,12 +13,7 @@ def known(*flags: str) -> bool:
     """Whether XLA knows all flags. Another process tries them, for half a second, because an
     unknown one aborts it."""
     environment = os.environ | {"XLA_FLAGS": " ".join(flags)}
-    return (
-        subprocess.run(
-            [sys.executable, "-c", PARSE], env=environment, capture_output=True
-        ).returncode
-        == 0
-    )
+    return subprocess.run([sys.executable, "-c", PARSE], env=environment, capture_output=True).returncode == 0
 
 
 def with_known(*flags: str) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from dml_jax.analysis import changes
 from dml_jax.analysis.catalogue import Catalogue, Key
 from dml_jax.analysis.changes import Change
@@ -19,10 +18,7 @@ from dml_jax.errors import UserError
 
 def digests(folder: Path) -> dict[str, str]:
     files = (path for path in folder.rglob("*") if path.is_file())
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in files
-    }
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 @pytest.fixture
@@ -81,9 +77,7 @@ class Killed(BaseException):
     """Stands for SIGKILL, which no code can handle either."""
 
 
-def test_killed_at_every_step_repeated_and_reversed(
-    folder: Path, log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_at_every_step_repeated_and_reversed(folder: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = digests(folder)
     after = before | {new: before[old] for new, old in EXPECTED.items()}
     after = {name: digest for name, digest in after.items() if name not in EXPECTED.values()}
@@ -142,9 +136,7 @@ def test_nothing_moves_if_one_file_cannot(folder: Path, log: Path) -> None:
         assert digests(folder) == before
 
 
-def test_file_systems_without_links(
-    folder: Path, log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_systems_without_links(folder: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 

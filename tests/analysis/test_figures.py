@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from dml_jax import drawing, seal
 from dml_jax.analysis import curves, embedding_maps, findings, retrieval, spectra
 from dml_jax.analysis.findings import Finding
 from dml_jax.errors import CheckpointError
 from dml_jax.evaluation import geometry
+
 from tests.analysis.runs import Run
 
 
@@ -67,11 +67,7 @@ def test_photographs_of_one_session_are_not_retrieved(separate: bool) -> None:
     rows = rng.normal(size=(30, 4)) + 4 * rng.normal(size=(10, 3, 4))[taken, labels]
     days = [f"day {day}" for day in taken]
     other = rng.permutation(30)
-    gallery = (
-        Run(rows[other] + 0.1, labels[other], names, sessions=[days[i] for i in other])
-        if separate
-        else None
-    )
+    gallery = Run(rows[other] + 0.1, labels[other], names, sessions=[days[i] for i in other]) if separate else None
     run = Run(rows, labels, names, gallery, sessions=days)
     others = gallery or run
     far, found = -run.rows @ others.rows.T, np.array(others.splits["test"].metadata["session"])
@@ -104,14 +100,9 @@ def test_a_map() -> None:
     run.classes = tuple("lkjihgfed")
     (chosen,) = embedding_maps.by_components(run, "test")
     rows = zip(*found.columns.values(), strict=True)
-    assert [*zip(*chosen.columns.values(), strict=True)] == [
-        row for row in rows if row[1] in run.classes
-    ]
+    assert [*zip(*chosen.columns.values(), strict=True)] == [row for row in rows if row[1] in run.classes]
     _, *coloured = drawn(chosen)[0].collections
-    looks = {
-        (part.get_facecolor().tobytes(), part.get_paths()[0].vertices.tobytes())
-        for part in coloured
-    }
+    looks = {(part.get_facecolor().tobytes(), part.get_paths()[0].vertices.tobytes()) for part in coloured}
     assert len(looks) == len(coloured) == 9
 
 
@@ -189,18 +180,13 @@ def test_curves() -> None:
         {"step": 2, "loss": 2.0, "train/recall@1": 0.5, "test/recall@1": None, "grad_norm": 1.0},
     ]
     assert curves.loss_terms(lines) == {"loss": [(1, 3.0), (2, 2.0)], "loss_a": [(1, 1.0)]}
-    assert curves.recalls(lines, {"step": 2, "recall@1": 0.7}) == {
-        "train": [(2, 0.5)],
-        "test": [(2, 0.7)],
-    }
+    assert curves.recalls(lines, {"step": 2, "recall@1": 0.7}) == {"train": [(2, 0.5)], "test": [(2, 0.7)]}
 
 
 def test_montage() -> None:
     """Images of any size and shape, each within its cell."""
     sizes = ((1, 1), (3, 9), (200, 100), (7, 7), (1, 300))
-    made = drawing.montage(
-        (np.zeros((*size, 3), np.uint8) for size in sizes), len(sizes), 3, 20, gap=2
-    )
+    made = drawing.montage((np.zeros((*size, 3), np.uint8) for size in sizes), len(sizes), 3, 20, gap=2)
     assert made.shape == (40, 60, 3)
     expected = ((16, 16), (5, 16), (16, 8), (16, 16), (1, 16), (0, 0))
     for i, (height, width) in enumerate(expected):

@@ -11,23 +11,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from dml_jax import files
 from dml_jax.analysis import findings, html, run_report
 from dml_jax.analysis.run_report import ANALYSES, PUBLISHED
 from dml_jax.train import model_metrics
 from dml_jax.train.records import workdir
+
 from tests.analysis.runs import Run
 from tests.test_configs import resolved
 
 VOID = {"meta", "link", "img", "input", "br", "wbr"}
-HOSTILE = (
-    '<script>alert("1")</script>',
-    "' onmouseover='alert(2)",
-    "a&b]]>",
-    "$x_{$",
-    "\x1b[2J\u202e caf\udce9",
-)
+HOSTILE = ('<script>alert("1")</script>', "' onmouseover='alert(2)", "a&b]]>", "$x_{$", "\x1b[2J\u202e caf\udce9")
 CLASSES = 100
 
 
@@ -73,9 +67,7 @@ class Photographs(Run):
         centres = rng.normal(size=(CLASSES, 8))
         names = [f"{HOSTILE[i % len(HOSTILE)]} {i}" for i in range(CLASSES)]
         ids = [f"{HOSTILE[i % len(HOSTILE)]}/{i}.jpg" for i in range(len(labels))]
-        super().__init__(
-            centres[labels] + rng.normal(size=(len(labels), 8)), labels, names, ids=ids
-        )
+        super().__init__(centres[labels] + rng.normal(size=(len(labels), 8)), labels, names, ids=ids)
         pictures = rng.integers(0, 256, (50, 40, 30, 3), np.uint8)
         read = lambda i, rng: np.repeat(np.repeat(pictures[i % 50], 4, axis=0), 4, axis=1)  # noqa: E731
         self.splits["test"] = self.splits["test"]._replace(read=read)
@@ -99,10 +91,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "model": "last",
         "step": 60,
         "protocol": "clean protocol; ties broken by lower index",
-        "controls": {
-            "raw pixels": {**metrics, "recall@1": 0.2},
-            "untrained": {**metrics, "recall@1": 0.1},
-        },
+        "controls": {"raw pixels": {**metrics, "recall@1": 0.2}, "untrained": {**metrics, "recall@1": 0.1}},
         "timing": {"seconds": 3725.0, "images_per_second": 120.0, "peak_memory": 2**31},
         "machine": "1 x <cpu>",
         "data": {"test": {"images": 800, "classes": 100}},
@@ -160,9 +149,7 @@ def test_names_are_escaped(text: str) -> None:
 
 def test_nothing_is_loaded_or_run(directory: Path, text: str) -> None:
     shown = Page(text)
-    sources = [
-        attrs[name] or "" for _, attrs in shown.tags for name in ("src", "href") if name in attrs
-    ]
+    sources = [attrs[name] or "" for _, attrs in shown.tags for name in ("src", "href") if name in attrs]
     local = [source for source in sources if not source.startswith(("data:", "#"))]
     assert local
     assert all((directory / source).is_file() for source in local)  # numbers
@@ -202,10 +189,7 @@ def test_metrics_of_no_query(undefined: float | None) -> None:
 def test_the_page_leads_with_the_gain_and_the_choice() -> None:
     """Over published weights, even if another control is better; then all candidates, with what to
     type to use another one."""
-    controls = {
-        "colour histogram": {"recall@1": 0.6, "map@r": 0.1},
-        PUBLISHED: {"recall@1": 0.4, "map@r": 0.3},
-    }
+    controls = {"colour histogram": {"recall@1": 0.6, "map@r": 0.1}, PUBLISHED: {"recall@1": 0.4, "map@r": 0.3}}
     results = {"recall@1": 0.5, "map@r": 0.35, "controls": controls, "protocol": "clean"}
     config = replace(resolved("digits_baseline"), paper={})
     words = run_report.lead(config, results)

@@ -24,9 +24,7 @@ def pixels(name: str) -> np.ndarray:
     """float32 [3, 224, 224]."""
     image = Image.open(Path(datasets.__file__).parent / "images" / name)
     scale = 256 / min(image.size)
-    image = image.resize(
-        (int(image.width * scale), int(image.height * scale)), Image.Resampling.BICUBIC
-    )
+    image = image.resize((int(image.width * scale), int(image.height * scale)), Image.Resampling.BICUBIC)
     left, top = round((image.width - 224) / 2), round((image.height - 224) / 2)
     values = np.asarray(image.crop((left, top, left + 224, top + 224)), np.float32)
     return ((values - 127) / 128).transpose(2, 0, 1)

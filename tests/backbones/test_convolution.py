@@ -10,12 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
-from numpy.lib.stride_tricks import sliding_window_view
-
 from dml_jax.backbones.batch_norm import BatchNorm, standardize
 from dml_jax.backbones.layers import Conv, MaxPool, relu
 from dml_jax.lab import compilation
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from numpy.lib.stride_tricks import sliding_window_view
 
 
 class Case(NamedTuple):
@@ -109,9 +108,7 @@ def test_depthwise_convolutions_on_a_cpu_are_not_left_to_xla() -> None:
 
 @pytest.mark.parametrize("mean", [0.0, 3e4], ids=["centred", "far from 0"])
 @pytest.mark.parametrize(
-    ("shape", "devices"),
-    [((8, 5, 4, 6), 1), ((8, 5, 4, 6), 8), ((64, 6), 1)],
-    ids=["feature map", "spread", "vectors"],
+    ("shape", "devices"), [((8, 5, 4, 6), 1), ((8, 5, 4, 6), 8), ((64, 6), 1)], ids=["feature map", "spread", "vectors"]
 )
 def test_batch_statistics(shape: tuple[int, ...], devices: int, mean: float) -> None:
     """Devices exchange them once forwards and once backwards."""
@@ -188,10 +185,7 @@ def test_running_statistics_go_into_the_kernel(groups: int, bias: bool) -> None:
     conv = partial(Conv, 6, 3, 2, padding=1, use_bias=bias, groups=groups)
     x, kernel = rng.normal(size=(8, 7, 5, 6)), rng.normal(size=(3, 3, 6 // groups, 6))
     shift, scale, offset, mean, var = rng.uniform(1, 2, (5, 6))
-    params = {
-        "conv": {"kernel": kernel} | ({"bias": shift} if bias else {}),
-        "bn": {"scale": scale, "bias": offset},
-    }
+    params = {"conv": {"kernel": kernel} | ({"bias": shift} if bias else {}), "bn": {"scale": scale, "bias": offset}}
     weights = rng.normal(size=(8, 4, 3, 6))
 
     def reference(params: dict[str, dict[str, jax.Array]], x: jax.Array) -> jax.Array:
@@ -227,9 +221,7 @@ def test_relu() -> None:
     np.testing.assert_array_equal(pullback(weights)[0], np.where(x > 0, weights, 0))
 
 
-@pytest.mark.parametrize(
-    "case", [(3, 2, 1, False), (3, 2, 0, True), (2, 2, 0, True), (3, 1, 1, True)]
-)
+@pytest.mark.parametrize("case", [(3, 2, 1, False), (3, 2, 0, True), (2, 2, 0, True), (3, 1, 1, True)])
 @pytest.mark.parametrize("side", [7, 8])
 def test_max_pooling(case: tuple[int, int, int, bool], side: int) -> None:
     """The first of several equal pixels of a window gets the gradient, as in PyTorch; no maximum

@@ -10,11 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import Array
-
 from dml_jax.backbones import convolution, layers
 from dml_jax.backbones.batch_norm import BatchNorm
 from dml_jax.numerics import heads_in, product
+from jax import Array
 
 RNG = np.random.default_rng(0)
 STEP = 1e-5
@@ -60,9 +59,7 @@ def dot(a: Any, b: Any) -> Array:
     return sum(jax.tree.leaves(jax.tree.map(jnp.vdot, a, b)))
 
 
-@pytest.mark.parametrize(
-    "module", [Convolutions(), Transformer()], ids=["convolutions", "transformer"]
-)
+@pytest.mark.parametrize("module", [Convolutions(), Transformer()], ids=["convolutions", "transformer"])
 def test_both_modes_twice(module: nn.Module, x64: None) -> None:
     """Forward mode works in convolutional networks within `plain` and in transformers anywhere,
     reverse mode in both anywhere."""

@@ -12,22 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import traverse_util
-
-from dml_jax.backbones import (
-    bn_inception,
-    deit,
-    dinov3,
-    googlenet,
-    layers,
-    mit,
-    resnet,
-    siglip,
-    vit,
-)
+from dml_jax.backbones import bn_inception, deit, dinov3, googlenet, layers, mit, resnet, siglip, vit
 from dml_jax.backbones import efficientnet_lite as lite
 from dml_jax.backbones.contract import Backbone, PyTree
 from dml_jax.config import choices
+from flax import traverse_util
 
 # Module, config, number of parameters, side of the feature map by side of the image.
 PUBLISHED: list[tuple[ModuleType, Any, int, dict[int, int]]] = [
@@ -65,16 +54,10 @@ TINY: dict[str, Any] = {"depth": 2, "width": 32, "heads": 2, "patch": 8, "drop_p
 SMALL: dict[str, tuple[ModuleType, Any]] = {
     "basic": (resnet, resnet.Config(block="basic", depths=(1, 2), widths=(8, 12), stem="small")),
     "bottleneck": (resnet, resnet.Config(depths=(1, 1, 1), widths=(4, 6, 8))),
-    "efficientnet_lite": (
-        lite,
-        lite.Config(depths=(1,) * 7, widths=(2, 3, 4, 5, 6, 7, 8), stem=4, channels=12),
-    ),
+    "efficientnet_lite": (lite, lite.Config(depths=(1,) * 7, widths=(2, 3, 4, 5, 6, 7, 8), stem=4, channels=12)),
     "deit": (deit, deit.Config(**TINY)),
     "vit": (vit, vit.Config(**TINY, registers=2, mlp="swiglu", layer_scale=0.1, output="patches")),
-    "mit": (
-        mit,
-        mit.Config(depths=(1,) * 4, widths=(4, 8, 8, 8), heads=(1, 2, 2, 2), drop_path=0.5),
-    ),
+    "mit": (mit, mit.Config(depths=(1,) * 4, widths=(4, 8, 8, 8), heads=(1, 2, 2, 2), drop_path=0.5)),
 }
 
 
@@ -87,9 +70,7 @@ def named(fast: tuple[str, ...], *slow: str) -> Any:
 every_network = named(("basic", "deit"), "bottleneck", "efficientnet_lite", "mit", "vit")
 
 
-def run(
-    backbone: Backbone, *, train: bool, key: jax.Array | None = None
-) -> tuple[np.ndarray, PyTree, PyTree]:
+def run(backbone: Backbone, *, train: bool, key: jax.Array | None = None) -> tuple[np.ndarray, PyTree, PyTree]:
     """(features, new stats, parameters) for random inputs, no larger than MiT needs."""
     params, stats = backbone.init(jax.random.key(0), (32, 32))
     x = np.random.default_rng(1).normal(size=(4, 32, 32, 3)).astype(np.float32)
@@ -107,14 +88,9 @@ def test_names() -> None:
 
 @pytest.mark.parametrize(
     ("module", "config", "parameters", "sides"),
-    [
-        pytest.param(*case, marks=[] if case is PUBLISHED[0] else [pytest.mark.slow])
-        for case in PUBLISHED
-    ],
+    [pytest.param(*case, marks=[] if case is PUBLISHED[0] else [pytest.mark.slow]) for case in PUBLISHED],
 )
-def test_published_shapes(
-    module: ModuleType, config: Any, parameters: int, sides: dict[int, int]
-) -> None:
+def test_published_shapes(module: ModuleType, config: Any, parameters: int, sides: dict[int, int]) -> None:
     backbone = module.build(config)
 
     def features_of(x: jax.Array) -> Any:
@@ -250,10 +226,7 @@ def test_two_updates_of_the_stage_statistics() -> None:
     """Two updates with the same batch equal one with momentum 1 - 0.9^2 = 0.19; the stem's are
     updated once."""
     config = SMALL["basic"][1]
-    once, twice = (
-        run(resnet.build(replace(config, stage_bn_updates=count)), train=True)[1]
-        for count in (1, 2)
-    )
+    once, twice = (run(resnet.build(replace(config, stage_bn_updates=count)), train=True)[1] for count in (1, 2))
     assert_close(twice["bn1"]["mean"], once["bn1"]["mean"])
     for leaf, initial in (("mean", 0), ("var", 1)):
         moved = np.asarray(once["layer2_1"]["bn2"][leaf]) - initial

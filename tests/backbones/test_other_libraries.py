@@ -9,13 +9,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import dml_jax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
-
-import dml_jax
 from dml_jax import main
 from dml_jax.analysis import run_report
 from dml_jax.commands import cli
@@ -24,6 +22,8 @@ from dml_jax.data.formats import digits
 from dml_jax.errors import ConfigError
 from dml_jax.methods.contract import TrainingSet
 from dml_jax.train.method_wrappers import build_method
+from flax import nnx
+
 from tests import toys
 from tests.train.experiments import values
 
@@ -78,7 +78,7 @@ def get_config(variant=None):
         train=Train(groups={name: Group(1e-3) for name in baseline.GROUPS}, steps=1),
         evaluation=Evaluation(cluster=False),
     )
-"""  # noqa: E501
+"""
 
 
 @pytest.fixture
@@ -111,9 +111,7 @@ def test_a_convnext_of_equimo_in_commands(paper: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.usefixtures("paper")
-@pytest.mark.parametrize(
-    "options", [(), ("feature_views=2", "groups.backbone.freeze=true", "precision=bfloat16")]
-)
+@pytest.mark.parametrize("options", [(), ("feature_views=2", "groups.backbone.freeze=true", "precision=bfloat16")])
 def test_the_contract_suffices(options: tuple[str, ...], capsys: Any) -> None:
     """A network and a loss with nothing beyond the contract are trained, evaluated and loaded."""
     run = ["--config=paper.py", "--workdir=run", "--quiet"]

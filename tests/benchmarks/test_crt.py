@@ -6,13 +6,13 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 from benchmarks.papers import crt as figures
 from dml_jax import run as runs
 from dml_jax.config import Group, Train, resolve
 from dml_jax.console import Console
 from dml_jax.methods import crt
 from dml_jax.train.distributed.stop_signals import Stop
+
 from tests.commands.analysed import table
 from tests.train.experiments import values
 
@@ -22,9 +22,7 @@ def test_correlations_of_prototypes() -> None:
     prototypes, maps = rng.normal(size=(3, 4)), rng.normal(size=(2, 2, 3, 4))
     found = np.asarray(figures.correlations(jnp.asarray(prototypes), jnp.asarray(maps)))
     for n, i, j, k in np.ndindex(2, 2, 3, 3):
-        assert found[n, i, j, k] == pytest.approx(
-            np.log1p(np.exp(maps[n, i, j] @ prototypes[k])), rel=1e-5
-        )
+        assert found[n, i, j, k] == pytest.approx(np.log1p(np.exp(maps[n, i, j] @ prototypes[k])), rel=1e-5)
     flat = found.copy()
     flat[..., 1] = 4.0
     assert figures.most_selective(flat, 2).tolist() == [0, 2]

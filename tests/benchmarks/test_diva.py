@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 from benchmarks.papers import diva as tasks
 from dml_jax import run as runs
 from dml_jax.config import Group, Train, resolve
@@ -22,6 +21,7 @@ from dml_jax.methods import diva
 from dml_jax.methods.contract import TrainingSet
 from dml_jax.train import step
 from dml_jax.train.distributed.stop_signals import Stop
+
 from tests import toys
 from tests.train.experiments import values
 
@@ -38,9 +38,7 @@ def check_gradient(loss: Callable[[Any], Any], x: np.ndarray) -> None:
     direction, loss = np.random.default_rng(9).normal(size=x.shape), jax.jit(loss)
     _, slope = jax.jvp(loss, (jnp.asarray(x),), (jnp.asarray(direction),))
     h = 1e-5
-    np.testing.assert_allclose(
-        slope, (loss(x + h * direction) - loss(x - h * direction)) / (2 * h), rtol=1e-6
-    )
+    np.testing.assert_allclose(slope, (loss(x + h * direction) - loss(x - h * direction)) / (2 * h), rtol=1e-6)
 
 
 @pytest.mark.usefixtures("x64")
@@ -50,10 +48,7 @@ def test_instance_discrimination() -> None:
     expected = -np.log(logits[np.arange(5), index] / logits.sum(axis=1))
     found = jax.jit(tasks.instance_discrimination)(x, memory, index, T)
     np.testing.assert_allclose(found, expected, rtol=1e-10)
-    check_gradient(
-        lambda x: tasks.instance_discrimination(x, memory, jnp.asarray(index), T).mean(),
-        x,
-    )
+    check_gradient(lambda x: tasks.instance_discrimination(x, memory, jnp.asarray(index), T).mean(), x)
 
 
 @pytest.mark.usefixtures("x64")
@@ -96,9 +91,7 @@ def test_rotate() -> None:
     images = np.random.default_rng(0).integers(0, 256, (5, 3, 3, 3)).astype(np.uint8)
     turns = np.array([2, 0, 3, 1, 1])
     found = tasks.rotate(jnp.asarray(images), jnp.asarray(turns))
-    np.testing.assert_array_equal(
-        found, [np.rot90(x, k) for x, k in zip(images, turns, strict=True)]
-    )
+    np.testing.assert_array_equal(found, [np.rot90(x, k) for x, k in zip(images, turns, strict=True)])
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
@@ -136,19 +129,12 @@ def test_clusters_of_principal_components(monkeypatch: pytest.MonkeyPatch) -> No
     features = (centres[truth] + rng.normal(size=(60, 7))).astype(np.float32)
     expected = np.linalg.svd(features - features.mean(axis=0), full_matrices=False)
     points = tasks.principal_components(features, 2)
-    np.testing.assert_allclose(
-        np.abs(points), np.abs(expected[0] * expected[1])[:, :2], rtol=1e-3, atol=1e-4
-    )
+    np.testing.assert_allclose(np.abs(points), np.abs(expected[0] * expected[1])[:, :2], rtol=1e-3, atol=1e-4)
 
     monkeypatch.setattr(tasks, "CLUSTERS", 3)
     config = tasks.Config(tasks=("discriminative", "deepcluster"), embedding_dim=2)
-    before = (
-        {"backbone": 1, "classifier": {"kernel": jnp.zeros((7, 3))}},
-        {"clusters": jnp.zeros(60, jnp.int32)},
-    )
-    results = [
-        tasks.recluster(*before, features, jax.random.key(seed), config) for seed in (0, 0, 1)
-    ]
+    before = ({"backbone": 1, "classifier": {"kernel": jnp.zeros((7, 3))}}, {"clusters": jnp.zeros(60, jnp.int32)})
+    results = [tasks.recluster(*before, features, jax.random.key(seed), config) for seed in (0, 0, 1)]
     for params, state in results:
         assert state["clusters"].dtype == jnp.int32
         assert len({(a, b) for a, b in zip(truth, np.asarray(state["clusters"]), strict=True)}) == 3
@@ -191,32 +177,21 @@ def test_rotated_images_are_classified() -> None:
     corners = slice(None, None, toys.SIDE - 1)
     backbone = toys.backbone(4)._replace(
         init=lambda key, shape: ({}, {}),
-        apply=lambda params, stats, inputs, **_: (
-            inputs[:, corners, corners, 0].reshape(-1, 1, 1, 4),
-            stats,
-        ),
+        apply=lambda params, stats, inputs, **_: (inputs[:, corners, corners, 0].reshape(-1, 1, 1, 4), stats),
     )
     method = tasks.build(config("rotnet"), backbone, DATA)
     batch = toys.batch(1)
-    corner = (
-        jnp.zeros_like(batch.images).at[:, :, 0, 0].set(255)
-    )  # top left; turned: bottom left, bottom right, …
+    corner = jnp.zeros_like(batch.images).at[:, :, 0, 0].set(255)  # top left; turned: bottom left, bottom right, …
     params, model_state = jax.jit(method.init)(jax.random.key(0), batch)
-    kernel = (
-        50.0 * jnp.eye(4)[jnp.array([0, 3, 1, 2])]
-    )  # corners top left, top right, bottom left, bottom right
+    kernel = 50.0 * jnp.eye(4)[jnp.array([0, 3, 1, 2])]  # corners top left, top right, bottom left, bottom right
     params["classifier"]["kernel"] = kernel
     loss = jax.jit(partial(step.loss, method))
-    _, aux = loss(
-        params, model_state, batch._replace(images=corner), jnp.zeros(()), jax.random.key(0)
-    )
+    _, aux = loss(params, model_state, batch._replace(images=corner), jnp.zeros(()), jax.random.key(0))
     assert float(aux.metrics["selfsimilarity"]) < 1e-6
 
 
 def test_requirements_on_the_data() -> None:
     method = tasks.build(config("rotnet"), toys.backbone(), DATA)
     batch = toys.batch(1)
-    with pytest.raises(
-        ConfigError, match=r"needs square images, but these are 6x8; set data\.crop"
-    ):
+    with pytest.raises(ConfigError, match=r"needs square images, but these are 6x8; set data\.crop"):
         method.init(jax.random.key(0), batch._replace(images=batch.images[:, :, :, :6]))

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 from benchmarks.papers import mpn as figures
 from dml_jax import run as runs
 from dml_jax.config import Group, Train, resolve
@@ -16,6 +15,7 @@ from dml_jax.console import Console
 from dml_jax.methods.contract import TrainingSet
 from dml_jax.methods.mpn import method as mpn
 from dml_jax.train.distributed.stop_signals import Stop
+
 from tests import toys
 from tests.commands.analysed import figures as shown_in
 from tests.commands.analysed import table
@@ -50,18 +50,14 @@ def test_influence_is_the_gradient() -> None:
         for row, column, channel in np.ndindex(pixels.shape[2:]):
             step = np.zeros_like(pixels)
             step[0, image, row, column, channel] = 4.0
-            derivatives.append(
-                float(log_probability(pixels + step) - log_probability(pixels - step)) / 8
-            )
+            derivatives.append(float(log_probability(pixels + step) - log_probability(pixels - step)) / 8)
         assert found[1, image] == pytest.approx(np.linalg.norm(derivatives), rel=0.02)
 
 
 @pytest.mark.slow
 def test_figures_of_a_trained_run(tmp_path: Path) -> None:
     """Steps and numbers of the tables; the batch's embeddings before and after message passing."""
-    train = Train(
-        groups={group: Group(1e-3) for group in mpn.GROUPS}, steps=4, keep_every=2, log_every=2
-    )
+    train = Train(groups={group: Group(1e-3) for group in mpn.GROUPS}, steps=4, keep_every=2, log_every=2)
     method = asdict(mpn.Config(embedding_dim=8, heads=2))
     config = resolve(values(steps=4) | {"name": "tiny", "method": method, "train": asdict(train)})
     run = tmp_path / "run"

@@ -6,10 +6,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
-
 from dml_jax.backbones import deit, resnet
 from dml_jax.backbones.weights import known_networks
 from dml_jax.commands import cli
+
 from tests.backbones import state_dicts
 from tests.commands.converted import CHANNELS, TINY
 
@@ -38,10 +38,7 @@ def fails(execute: Execute, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     def run(command: Any, *arguments: object) -> str:
         before = sorted(tmp_path.rglob("*"))
         code, out, err = execute(command, *arguments)
-        assert (code, out, err.count("\n"), err.startswith("error: ")) == (2, "", 1, True), (
-            out,
-            err,
-        )
+        assert (code, out, err.count("\n"), err.startswith("error: ")) == (2, "", 1, True), (out, err)
         assert sorted(tmp_path.rglob("*")) == before
         return err.removeprefix("error: ")
 
@@ -53,10 +50,7 @@ def small_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`dml-jax convert`, here in an empty directory, converts the small networks of its tests as
     well."""
     monkeypatch.chdir(tmp_path)
-    networks = known_networks.published() | {
-        "tiny": TINY,
-        "tiny_deit": deit.Config(depth=1, width=64, heads=1),
-    }
+    networks = known_networks.published() | {"tiny": TINY, "tiny_deit": deit.Config(depth=1, width=64, heads=1)}
     monkeypatch.setattr(known_networks, "published", lambda: networks)
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import jax
 import numpy as np
-
 from dml_jax.backbones import resnet
 from dml_jax.backbones.weights import convert, converted
 from dml_jax.commands import cli
 from dml_jax.commands import convert as command
 from dml_jax.config import plugin_module
 from dml_jax.methods.contract import Batch
+
 from tests.backbones import state_dicts
 
 TINY = resnet.Config(depths=(1, 1), widths=(4, 6))
@@ -27,18 +27,10 @@ def status(*arguments: str) -> int:
 
 def check_tiny(directory: str, source: state_dicts.StateDict) -> None:
     """The converted directory contains the arrays of the source at the right paths."""
-    params, stats = resnet.build(replace(TINY, pretrained=directory)).init(
-        jax.random.key(0), (32, 32)
-    )
-    for layer, name in (
-        ("conv1", "conv1"),
-        ("conv2", "layer2.0.conv2"),
-        ("downsample_conv", "layer2.0.downsample.0"),
-    ):
+    params, stats = resnet.build(replace(TINY, pretrained=directory)).init(jax.random.key(0), (32, 32))
+    for layer, name in (("conv1", "conv1"), ("conv2", "layer2.0.conv2"), ("downsample_conv", "layer2.0.downsample.0")):
         branch = params if layer == "conv1" else params["layer2_0"]
-        np.testing.assert_array_equal(
-            branch[layer]["kernel"], source[f"{name}.weight"].transpose(2, 3, 1, 0)
-        )
+        np.testing.assert_array_equal(branch[layer]["kernel"], source[f"{name}.weight"].transpose(2, 3, 1, 0))
     np.testing.assert_array_equal(params["layer1_0"]["bn3"]["scale"], source["layer1.0.bn3.weight"])
     np.testing.assert_array_equal(
         stats["layer2_0"]["downsample_bn"]["var"], source["layer2.0.downsample.1.running_var"]

@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-
 from dml_jax import files
 from dml_jax import run as runs
 from dml_jax.analysis.run_report import ANALYSES
@@ -19,6 +18,7 @@ from dml_jax.console import Console
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.records import workdir
+
 from tests.commands.analysed import figures, table, tiny, write
 from tests.commands.conftest import Fails
 
@@ -96,9 +96,7 @@ def test_models_side_by_side(run: Path, other: Path, tmp_path: Path) -> None:
 def test_one_command_at_a_time(run: Path, fails: Fails) -> None:
     with files.locked(run / "analysis"):
         found = fails(analyse, f"--model={run}", "--what=tsne")
-    assert (
-        f"{run / 'analysis'}: another command is writing here; wait until it has finished" in found
-    )
+    assert f"{run / 'analysis'}: another command is writing here; wait until it has finished" in found
 
 
 def test_help_lists_every_analysis() -> None:
@@ -117,13 +115,9 @@ def test_everything_of_a_trained_run(tmp_path: Path) -> None:
     assert figures(report) == ["loss", "recall", *MADE[:at], "components-train", *MADE[at:]]
     results = json.loads((tmp_path / "results.json").read_text())
     recalls = table(tmp_path, "overfitting")
-    assert [(row["step"], row["classes"]) for row in recalls] == [
-        (s, c) for c in ("train", "test") for s in "024"
-    ]
+    assert [(row["step"], row["classes"]) for row in recalls] == [(s, c) for c in ("train", "test") for s in "024"]
     assert float(recalls[-1]["recall@1"]) == pytest.approx(results["recall@1"])
     by_class = [(float(row["recall@1"]), int(row["queries"])) for row in table(tmp_path, "classes")]
-    assert sum(recall * count for recall, count in by_class) == pytest.approx(
-        results["recall@1"] * 896, abs=1e-2
-    )
+    assert sum(recall * count for recall, count in by_class) == pytest.approx(results["recall@1"] * 896, abs=1e-2)
     for scalar in ("density", "effective_rank"):
         assert f"{results['geometry'][scalar]:.4g}" in report

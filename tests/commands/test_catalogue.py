@@ -10,17 +10,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import dml_jax
 import numpy as np
 import pytest
-from PIL import Image, ImageFilter
-
-import dml_jax
 from dml_jax.analysis import worth
 from dml_jax.analysis.catalogue import Catalogue, Key
 from dml_jax.analysis.examined_images import Images, _clusters, sharpness
 from dml_jax.commands import catalogue
 from dml_jax.data.split import Split
 from dml_jax.serving.http_service import Server
+from PIL import Image, ImageFilter
+
 from tests.analysis.test_page import Page
 from tests.commands.conftest import Execute
 from tests.serving import chromium
@@ -156,18 +156,14 @@ def post(url: str, headers: dict[str, str] | None = None, **form: str) -> int:
 
 
 @pytest.mark.skipif(not chromium.BROWSER, reason="no chromium is installed")
-def test_clicks_in_a_browser(
-    photos: None, execute: Execute, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_clicks_in_a_browser(photos: None, execute: Execute, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A doubtful image is moved, and the list sorts itself again; one is removed and restored."""
     with served(monkeypatch) as url, chromium.tab(tmp_path / "profile") as tab:
         heights, colours = [], set()
         for width, scheme in ((1400, "light"), (390, "dark")):
             for name in ("labels", "duplicates", "clusters", "blurred", "odd", "changes"):
                 tab.show(f"{url}?tab={name}", width, scheme)
-                size = tab.value(
-                    "[document.documentElement.scrollHeight, document.body.scrollWidth]"
-                )
+                size = tab.value("[document.documentElement.scrollHeight, document.body.scrollWidth]")
                 heights.append(size[0])
                 assert size[1] <= width
             colours.add(tab.value("getComputedStyle(document.body).backgroundColor"))
@@ -193,15 +189,7 @@ def test_clicks_in_a_browser(
 
         assert post(url, {"Origin": "http://attacker.example"}, key="undo 1 ") == 403
         assert post(url, {"Host": "attacker.example"}, key="undo 1 ") == 400
-        for key in [
-            "delete 99 ",
-            "move 1 ../x",
-            "sell 1 ",
-            "undo 9 ",
-            "keep 1 x",
-            "move x elm",
-            "",
-        ]:
+        for key in ["delete 99 ", "move 1 ../x", "sell 1 ", "undo 9 ", "keep 1 x", "move x elm", ""]:
             assert post(url, key=key) in (400, 404), key
     kept = Path("catalogue/changes.csv").read_text().splitlines()
     assert [row.split(",")[1] for row in kept] == ["change", "move", "delete", "undo"]

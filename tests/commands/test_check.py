@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from dml_jax.commands import check, cli
 from dml_jax.config import Data, Evaluation, Train, fields
 from dml_jax.errors import ConfigError
@@ -144,9 +143,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(("name", "kind"), PLUGINS.items())
-def test_the_plugins_of_the_guide_pass(
-    name: str, kind: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_plugins_of_the_guide_pass(name: str, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = f"tests.plugins.{name}"
     assert plugins.find_plugins(path) == [(path, kind)]
     assert plugins.find_plugins(f"tests.plugins.{name.partition('.')[0]}") == [(path, kind)]
@@ -172,17 +169,11 @@ def test_a_network_for_other_arrays_than_images() -> None:
 
 
 def test_every_file_of_the_plugins_is_recognised() -> None:
-    files = {
-        path.stem
-        for path in (ROOT / "tests/plugins").glob("*.py")
-        if not path.stem.startswith(("_", "test_"))
-    }
+    files = {path.stem for path in (ROOT / "tests/plugins").glob("*.py") if not path.stem.startswith(("_", "test_"))}
     assert files == {name.partition(".")[0] for name in PLUGINS} | OTHER_FILES.keys()
     for name, kind in OTHER_FILES.items():
         if kind:
-            assert plugins.find_plugins(f"tests.plugins.{name}") == [
-                (f"tests.plugins.{name}", kind)
-            ]
+            assert plugins.find_plugins(f"tests.plugins.{name}") == [(f"tests.plugins.{name}", kind)]
         else:
             with pytest.raises(ConfigError, match="is not recognised as a plug-in; "):
                 plugins.find_plugins(f"tests.plugins.{name}")

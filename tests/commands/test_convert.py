@@ -11,12 +11,12 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-
 from dml_jax.backbones import bn_inception, deit, googlenet, mit, resnet
 from dml_jax.backbones.weights import convert as from_torch
 from dml_jax.backbones.weights import converted, known_networks, tensor_files
 from dml_jax.errors import WeightsError
 from dml_jax.train import model as models
+
 from tests.backbones import state_dicts
 from tests.commands.converted import CHANNELS, check_tiny, linear, status, zeros
 
@@ -24,9 +24,7 @@ pytestmark = pytest.mark.usefixtures("small_networks")
 
 
 @pytest.mark.parametrize("kind", ["whole", "half", "parallel"])
-def test_torchvision(
-    kind: str, tiny: state_dicts.StateDict, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_torchvision(kind: str, tiny: state_dicts.StateDict, capsys: pytest.CaptureFixture[str]) -> None:
     source = tiny
     if kind == "half":
         source = {k: v.astype(np.float16) if v.dtype == np.float32 else v for k, v in tiny.items()}
@@ -36,11 +34,7 @@ def test_torchvision(
     check_tiny("weights/tiny", source)
     info = json.loads(Path("weights/tiny/weights.json").read_text())
     assert info["source_sha256"] == {"w.safetensors": sha256_of("w.safetensors")}
-    assert (info["layout"], info["kind"], info["architecture"]["depths"]) == (
-        "torchvision",
-        "backbone",
-        [1, 1],
-    )
+    assert (info["layout"], info["kind"], info["architecture"]["depths"]) == ("torchvision", "backbone", [1, 1])
     printed = capsys.readouterr().out
     assert sha256_of("w.safetensors") in printed
     assert "w.safetensors: tiny, names of torchvision, backbone" in printed
@@ -58,11 +52,7 @@ OTHER_LAYOUTS: list[tuple[str, Any, str]] = [
     ("googlenet", googlenet.Config(), "torchvision"),
     ("deit", deit.Config(depth=2, width=128, heads=2, distilled=True), "timm"),
     ("mit", mit.Config(depths=(1, 2, 1, 1), widths=(8, 16, 40, 64)), "SegFormer"),
-    (
-        "resnet",
-        resnet.Config(block="basic", depths=(1, 2, 1), widths=(4, 8, 8), stem="small"),
-        "torchvision",
-    ),
+    ("resnet", resnet.Config(block="basic", depths=(1, 2, 1), widths=(4, 8, 8), stem="small"), "torchvision"),
 ]
 
 
@@ -88,25 +78,14 @@ def test_checkpoints_of_a_method(tiny: state_dicts.StateDict) -> None:
     file of its own."""
     rng = np.random.default_rng(0)
     renamed = lambda tensors, source: {f"method/params/{source}/{k}": v for k, v in tensors.items()}  # noqa: E731
-    heads = (
-        from_torch.Head(r"task(\d)", r"method/params/heads/\1"),
-        from_torch.Head("fc", "method/params/b", False),
-    )
-    layout = from_torch.Checkpoint(
-        "X", heads, ("copy.",), from_torch.SecondNetwork("decoder", "d.weight", renamed)
-    )
-    body = {k: v for k, v in tiny.items() if not k.startswith("fc.")} | {
-        "copy.x": np.ones(2, np.float32)
-    }
+    heads = (from_torch.Head(r"task(\d)", r"method/params/heads/\1"), from_torch.Head("fc", "method/params/b", False))
+    layout = from_torch.Checkpoint("X", heads, ("copy.",), from_torch.SecondNetwork("decoder", "d.weight", renamed))
+    body = {k: v for k, v in tiny.items() if not k.startswith("fc.")} | {"copy.x": np.ones(2, np.float32)}
     theirs = body | linear(rng, "task3", 5, CHANNELS) | linear(rng, "fc", 7, 5)
     converted = from_torch.convert({"w": theirs}, [layout])
     assert converted.kind == "X"
-    np.testing.assert_array_equal(
-        converted.tensors["method/params/heads/3/kernel"], theirs["task3.weight"].T
-    )
-    np.testing.assert_array_equal(
-        converted.tensors["method/params/b/kernel"], theirs["fc.weight"].T
-    )
+    np.testing.assert_array_equal(converted.tensors["method/params/heads/3/kernel"], theirs["task3.weight"].T)
+    np.testing.assert_array_equal(converted.tensors["method/params/b/kernel"], theirs["fc.weight"].T)
     assert not [path for path in converted.tensors if path.startswith("classifier/")]
     both = from_torch.convert({"w": theirs, "n": {"d.weight": np.ones(3, np.float32)}}, [layout])
     assert (both.kind, both.tensors.keys() - converted.tensors.keys()) == (
@@ -115,9 +94,7 @@ def test_checkpoints_of_a_method(tiny: state_dicts.StateDict) -> None:
     plain = from_torch.convert({"w": tiny}, [layout])
     assert plain.kind == "backbone"
     np.testing.assert_array_equal(plain.tensors["classifier/fc/kernel"], tiny["fc.weight"].T)
-    with pytest.raises(
-        WeightsError, match=r"unexpected: copy\.x, task3\.weight, task3\.bias, fc\.weight"
-    ):
+    with pytest.raises(WeightsError, match=r"unexpected: copy\.x, task3\.weight, task3\.bias, fc\.weight"):
         from_torch.convert({"w": theirs})
 
 
@@ -132,17 +109,11 @@ def test_checkpoints_of_a_method(tiny: state_dicts.StateDict) -> None:
     ],
 )
 def test_networks_with_the_same_tensors(
-    source: str,
-    option: str,
-    found: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    source: str, option: str, found: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The file's name tells for which pixels they were trained, or --backbone does."""
     monkeypatch.setattr(tensor_files, "read", lambda _: dict(zeros("deit", deit.Config())))
-    monkeypatch.setattr(
-        tensor_files, "finite", lambda *_: {"backbone/params/x": np.zeros(1, np.float32)}
-    )
+    monkeypatch.setattr(tensor_files, "finite", lambda *_: {"backbone/params/x": np.zeros(1, np.float32)})
     monkeypatch.setattr(models, "identify", None)
     Path(source).parent.mkdir(exist_ok=True)
     Path(source).touch()
@@ -153,18 +124,13 @@ def test_networks_with_the_same_tensors(
     recorded = json.loads(Path(f"weights/{found}/weights.json").read_text())["architecture"]
     named = asdict(known_networks.published()[found])
     assert recorded["pixels"] == json.loads(json.dumps(named["pixels"]))
-    assert (recorded["name"], recorded["interpolation"]) == (
-        named["name"],
-        "antialiased",
-    )  # as timm does
+    assert (recorded["name"], recorded["interpolation"]) == (named["name"], "antialiased")  # as timm does
 
 
 def test_position_embeddings_are_resized() -> None:
     """DeiT's weights can be used with any image size."""
     config = deit.Config(depth=1, width=64, heads=1)
-    state_dicts.write(
-        Path("w.safetensors"), state_dicts.random_state_dict(deit.build(config), "deit", side=64)
-    )
+    state_dicts.write(Path("w.safetensors"), state_dicts.random_state_dict(deit.build(config), "deit", side=64))
     assert status("--weights=w.safetensors", "--output=out") == 0
     backbone = deit.build(replace(config, pretrained="out"))
     assert backbone.init(jax.random.key(0), (64, 64))[0]["pos_embed"].shape == (1, 17, 64)

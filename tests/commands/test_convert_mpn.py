@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from dml_jax.backbones import resnet
 from dml_jax.commands import convert
 from dml_jax.errors import WeightsError
 from dml_jax.methods import baseline, mpn
 from dml_jax.methods.contract import TrainingSet
+
 from tests.backbones import state_dicts
 from tests.commands.conftest import Fails
 from tests.commands.converted import CHANNELS, TINY, linear, load_checkpoint
@@ -53,9 +53,7 @@ def test_checkpoints_of_mpn(tiny: state_dicts.StateDict, fails: Fails) -> None:
     assert kept == []
     np.testing.assert_array_equal(params["embedding"]["kernel"], encoder["red.weight"].T)
     np.testing.assert_array_equal(params["auxiliary"]["bias"], encoder["fc.bias"])
-    np.testing.assert_array_equal(
-        params["mpn"]["projection"]["kernel"], network["dim_red.weight"].T
-    )
+    np.testing.assert_array_equal(params["mpn"]["projection"]["kernel"], network["dim_red.weight"].T)
     for i in (1, 2):
         name, layer = f"gnn_model.node_model.layers.{i - 1}", params["mpn"][f"layer{i}"]
         keys, values = np.split(np.asarray(layer["key_value"]["kernel"]), 2, axis=1)
@@ -67,20 +65,15 @@ def test_checkpoints_of_mpn(tiny: state_dicts.StateDict, fails: Fails) -> None:
     np.testing.assert_array_equal(state["neck"]["var"], network["bottleneck.0.running_var"])
     shifted = {**network, "bottleneck.0.bias": np.ones(8, np.float32)}
     state_dicts.write(files[1], shifted)
-    assert "bottleneck.0.bias is not zero" in fails(
-        convert, f"--weights={files[0]},{files[1]}", "--output=out2"
-    )
+    assert "bottleneck.0.bias is not zero" in fails(convert, f"--weights={files[0]},{files[1]}", "--output=out2")
 
 
 def test_checkpoint_of_another_method_is_rejected(tiny: state_dicts.StateDict) -> None:
     encoder = {k: v for k, v in tiny.items() if not k.startswith("fc.")}
-    encoder |= linear(np.random.default_rng(0), "red", 8, CHANNELS) | linear(
-        np.random.default_rng(0), "fc", 5, 8
-    )
+    encoder |= linear(np.random.default_rng(0), "red", 8, CHANNELS) | linear(np.random.default_rng(0), "fc", 5, 8)
     file = state_dicts.write(Path("w.safetensors"), encoder)
     config = baseline.make_config("proxy_anchor", embedding_dim=16)
     with pytest.raises(
-        WeightsError,
-        match=r"auxiliary/kernel; wrong shape: .*embedding/kernel \[24, 8\] instead of \[24, 16\]",
+        WeightsError, match=r"auxiliary/kernel; wrong shape: .*embedding/kernel \[24, 8\] instead of \[24, 16\]"
     ):
         load_checkpoint(baseline.build(config, resnet.build(TINY), TrainingSet(5, 5)), file)

@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import dml_jax
 import numpy as np
 import pytest
-from PIL import Image
-
-import dml_jax
 from dml_jax import console, files, table
 from dml_jax.commands import embed
 from dml_jax.inference import bulk_embedding
+from PIL import Image
+
 from tests.commands.conftest import Execute
 from tests.data import pictures
 from tests.processes import command
@@ -40,9 +40,7 @@ def run(photos: Path, monkeypatch: pytest.MonkeyPatch, execute: Execute) -> Exec
     monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Tiny())
     monkeypatch.setattr("dml_jax.commands.jax_setup.enable_compilation_cache", lambda: None)
     monkeypatch.chdir(photos.parent)
-    return lambda *arguments: execute(
-        embed, "--model=w", "--output=out", "--quiet", *arguments, "photos"
-    )
+    return lambda *arguments: execute(embed, "--model=w", "--output=out", "--quiet", *arguments, "photos")
 
 
 def stop_after(files: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,9 +67,7 @@ def test_the_output_and_what_follows_it(run: Execute, photos: Path) -> None:
     files = sorted(photos.iterdir())
     rows = np.load("out/embeddings.npy")
     pixels = [Tiny().read(file) for file in files]
-    np.testing.assert_allclose(
-        rows, Tiny().embed_pixels(np.stack(pixels)), atol=1e-6
-    )  # one batch, another program
+    np.testing.assert_allclose(rows, Tiny().embed_pixels(np.stack(pixels)), atol=1e-6)  # one batch, another program
     assert json.loads(Path("out/ids.json").read_text()) == [f"photos/{file.name}" for file in files]
     assert sorted(entry.name for entry in Path().iterdir()) == ["out", "photos"]
 
@@ -156,9 +152,7 @@ def test_changes_of_the_images(run: Execute, photos: Path, monkeypatch: pytest.M
 
 def test_the_progress_has_the_rates(run: Execute, monkeypatch: pytest.MonkeyPatch) -> None:
     texts: list[str] = []
-    monkeypatch.setattr(
-        console.Console, "update_progress", lambda _, done, text: texts.append(text)
-    )
+    monkeypatch.setattr(console.Console, "update_progress", lambda _, done, text: texts.append(text))
     assert run()[0] == 0
     assert len(texts) == 2
     assert all(re.fullmatch(r"\d+ images/s, a core decodes \d+", text) for text in texts)
@@ -195,11 +189,7 @@ def test_unusable_images(run: Execute, photos: Path) -> None:
     reasons = [f"photos/{i}.jpg: {NO_IMAGE}" for i in ("02", "17")]
     error = "2 of 20 images cannot be used (listed above); fix them, or leave --strict out"
     unusable = [f"unusable: {reason}" for reason in reasons]
-    assert (code, err.splitlines(), Path("out").exists()) == (
-        2,
-        [*unusable, f"error: {error}"],
-        False,
-    )
+    assert (code, err.splitlines(), Path("out").exists()) == (2, [*unusable, f"error: {error}"], False)
     listed = [f"left out: {reason}" for reason in reasons]
     code, out, err = run()
     found = [f"18 embeddings with {DIM} dimensions: out"]
@@ -219,18 +209,13 @@ def test_an_error_of_a_missing_package_is_not_final(
 ) -> None:
     """Once the package is installed, the same command embeds the image."""
     pillow_heif = pytest.importorskip("pillow_heif")
-    pillow_heif.from_pillow(Image.fromarray(pictures.pixels(1, 20, 24))).save(
-        photos / "20.heic", quality=100
-    )
+    pillow_heif.from_pillow(Image.fromarray(pictures.pixels(1, 20, 24))).save(photos / "20.heic", quality=100)
     (photos / "no.png").write_text("no")
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "pillow_heif", None)
         for _ in range(2):
             code, out, err = run()
-            assert (code, "photos/20.heic: is HEIC, which needs one more package" in err) == (
-                0,
-                True,
-            )
+            assert (code, "photos/20.heic: is HEIC, which needs one more package" in err) == (0, True)
         assert out.startswith("continuing" if _ else f"{COUNT} embeddings")
         assert len(table.read(Path("out")).ids) == COUNT
     code, out, err = run()

@@ -11,12 +11,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import dml_jax
 import jax
 import numpy as np
 import pytest
-from PIL import Image
-
-import dml_jax
 from dml_jax import seal, table
 from dml_jax.commands import enroll, prepare
 from dml_jax.data import sessions
@@ -27,6 +25,8 @@ from dml_jax.files import locked, write_json
 from dml_jax.identity import Versions
 from dml_jax.inference import enrollment
 from dml_jax.inference.index import Index
+from PIL import Image
+
 from tests import colours, tiny_model
 from tests.colours import Alone, Colours, picture
 from tests.data import pictures
@@ -90,9 +90,7 @@ def test_answers_are_those_of_the_classifier(photos, index, tmp_path):
 def test_each_enrolled_class_plays_the_stranger_if_there_is_no_other(tmp_path):
     """Not those that the run was trained on, unless there are too few; the report says so."""
     images = {
-        f"c{i}": [
-            np.full((4, 4, 3), (40 * i, 255 - 40 * i, 99 + 20 * j), np.uint8) for j in (0, 1, 2)
-        ]
+        f"c{i}": [np.full((4, 4, 3), (40 * i, 255 - 40 * i, 99 + 20 * j), np.uint8) for j in (0, 1, 2)]
         for i in range(7)
     }
     assumed = "of them enrolled ones that are left out in turn"
@@ -123,10 +121,7 @@ def test_classes_are_removed_renamed_and_merged(photos, index):
     index.add({"blue": photos["blue"]})
     before = index.embeddings.copy()
     index.merge("red", "blue")
-    assert (index.classes, index.labels.tolist()) == (
-        ["blue", "green"],
-        [0] * 3 + [1] * 3 + [0] * 3,
-    )
+    assert (index.classes, index.labels.tolist()) == (["blue", "green"], [0] * 3 + [1] * 3 + [0] * 3)
     np.testing.assert_array_equal(index.embeddings, before)
     assert names(index.classify(photos["red"])) == ["blue"] * 3
     assert index.remove("green") == 3
@@ -225,9 +220,7 @@ def test_images_are_known_by_content(photos, tmp_path, execute):
     shutil.copy(moved / "red" / "0.png", moved / "red" / "copy.png")
     assert run(moved)[0].startswith("nothing new, 13 images enrolled already; now 12")
     for i in range(14):
-        shutil.copy(
-            moved / "grey" / "0.png", picture(tmp_path / "twice" / f"c{i:02d}" / "1.png", "red")
-        )
+        shutil.copy(moved / "grey" / "0.png", picture(tmp_path / "twice" / f"c{i:02d}" / "1.png", "red"))
     lines = execute(enroll, "--model=w", f"--index={tmp_path / 'i'}", tmp_path / "twice")[1]
     both = "grey and c00 and c01 and c02"
     assert f"doubt: the same image is in the classes {both}" in lines
@@ -249,15 +242,10 @@ def test_default_sessions_of_flat_folders(files, option, how, found, tmp_path):
     """Days in EXIF, else what repeats in names; which is said. Only folders that exist count."""
     said = list[str]()
     classes = {
-        name: [Path(picture(tmp_path / name / f"{file}.jpg", name)) for file in files]
-        for name in ("red", "green")
+        name: [Path(picture(tmp_path / name / f"{file}.jpg", name)) for file in files] for name in ("red", "green")
     }
     taken, guessed = sessions.by_file([classes], option, said.append)
-    assert (how in guessed, set(taken.values()), len(said)) == (
-        True,
-        set(found),
-        option == "folder",
-    )
+    assert (how in guessed, set(taken.values()), len(said)) == (True, set(found), option == "folder")
     if how:
         exif = Image.Exif()
         for i, file in enumerate(taken):
@@ -343,9 +331,7 @@ def test_checks_count_enrolled_classes_and_strangers(photos, index, tmp_path, ex
     known = [a for name in ("red", "green") for a in answers[name]]
     best = [a.classes[0][0] for a in known]
     truth = ["red"] * 3 + ["green"]
-    share = np.mean(
-        [a.margin > limit and b == t for a, b, t in zip(known, best, truth, strict=True)]
-    )
+    share = np.mean([a.margin > limit and b == t for a, b, t in zip(known, best, truth, strict=True)])
     assert re.search(rf"if 16\.7 .* were accepted, {100 * share:.1f} .* would be right", text), text
 
 
@@ -416,10 +402,7 @@ def test_unusable_and_ignored_files(photos, tmp_path, execute):
     assert execute(*command, gallery)[::2] == (0, f"left out: {reason}")
     enrolled = Index.load(Colours(), tmp_path / "i").images
     assert sorted(enrolled) == sorted(file for files in photos.values() for file in files)
-    tabbed, bad = (
-        picture(tmp_path / "new" / "x\t\x1b[2J.png", "red"),
-        gallery / "red" / "bad\x1b.png",
-    )
+    tabbed, bad = (picture(tmp_path / "new" / "x\t\x1b[2J.png", "red"), gallery / "red" / "bad\x1b.png")
     code, text, _ = execute(*command, "--classify", tabbed, bad)
     assert (code, text.count("\n"), "\x1b" in text) == (0, 2, False)
     shown = str(tabbed).replace("\t", r"\t").replace("\x1b", r"\x1b")
@@ -456,9 +439,7 @@ class Tiny(tiny_model.Tiny):
     unseen, training_classes = Alone.unseen, lambda self: []
 
 
-@pytest.mark.parametrize(
-    ("source", "session"), [("table.csv", r"day\d"), ("prepared", "day"), ("prepared", r"day\d")]
-)
+@pytest.mark.parametrize(("source", "session"), [("table.csv", r"day\d"), ("prepared", "day"), ("prepared", r"day\d")])
 def test_tables_and_prepared_data_sets(source, session, tmp_path, monkeypatch, execute):
     """They are enrolled, skipped the second time and checked like the folder of the same images."""
     monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Tiny())
@@ -483,8 +464,5 @@ def test_tables_and_prepared_data_sets(source, session, tmp_path, monkeypatch, e
     parts = [Path(name).parts[-2:] for name in index.images]
     assert [index.classes[label] for label in index.labels] == [folder for folder, _ in parts]
     assert index.sessions == [name[:4] for _, name in parts]
-    assert (
-        "i: nothing new, 24 images enrolled already; now 24 images of 6"
-        in execute(*command, source)[1]
-    )
+    assert "i: nothing new, 24 images enrolled already; now 24 images of 6" in execute(*command, source)[1]
     assert "the index holds all of these images" in execute(*command, f"--check={source}")[2]

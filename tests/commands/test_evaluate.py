@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
-
 from dml_jax.analysis import labelled_embeddings
 from dml_jax.commands import evaluate
 from dml_jax.data.split import Split, unread
 from dml_jax.evaluation import metrics, reranking
+
 from tests.commands.conftest import Execute
 
 PAIR = ("--embeddings=x.npy", "--labels=y.npy")
@@ -42,9 +42,7 @@ def test_classes_of_the_training_are_told(data: Arrays, capsys: pytest.CaptureFi
     """A run that is evaluated on the folder that it was trained on."""
     split = Split(data["y"], [""] * 60, unread, [f"class {i}" for i in range(6)])
     for trained, told in ((["class 1", "class 5", "other"], True), (["other"], False)):
-        model: Any = SimpleNamespace(
-            embed_split=lambda split: data["x"], training_classes=lambda names=trained: names
-        )
+        model: Any = SimpleNamespace(embed_split=lambda split: data["x"], training_classes=lambda names=trained: names)
         settings = labelled_embeddings.Settings(ks=(1,), metric="cosine", clustering=False)
         results = labelled_embeddings.evaluate_images(model, {"test": split}, settings)
         assert results.get("training_classes") == (2 if told else None)
@@ -70,9 +68,7 @@ def check(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
     assert {key: found[key] for key in expected} == expected
 
 
-def test_a_distance_of_ones_own(
-    evaluated: Evaluated, data: Arrays, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_distance_of_ones_own(evaluated: Evaluated, data: Arrays, monkeypatch: pytest.MonkeyPatch) -> None:
     """By its import path."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
@@ -123,14 +119,9 @@ def test_labels_of_every_kind(evaluated: Evaluated, data: Arrays) -> None:
 
 
 def test_queries_and_gallery(evaluated: Evaluated, data: Arrays) -> None:
-    result, out = evaluated(
-        *PAIR, *QUERIES, "--ks=1,20", "--metric=euclidean", "--no_clustering", "--quiet"
-    )
+    result, out = evaluated(*PAIR, *QUERIES, "--ks=1,20", "--metric=euclidean", "--no_clustering", "--quiet")
     x, y, xq, yq = (data[name] for name in ("x", "y", "xq", "yq"))
-    check(
-        result,
-        metrics.retrieval(xq, yq, ks=(1, 20), metric="euclidean", gallery=x, gallery_labels=y),
-    )
+    check(result, metrics.retrieval(xq, yq, ks=(1, 20), metric="euclidean", gallery=x, gallery_labels=y))
     assert "separate gallery" in result["protocol"]
     assert "nmi" not in result
     assert "candidates" not in out
@@ -168,9 +159,7 @@ def test_reranking(evaluated: Evaluated, data: Arrays) -> None:
 def test_reranking_by_the_paper_protocol(evaluated: Evaluated, data: Arrays) -> None:
     """Without duplicates, dropping the first neighbour is the same as excluding the query."""
     options = (*PAIR, "--no_clustering", "--rerank")
-    clean, paper = (
-        evaluated(*options, f"--protocol={name}")[0]["reranked"] for name in ("clean", "paper")
-    )
+    clean, paper = (evaluated(*options, f"--protocol={name}")[0]["reranked"] for name in ("clean", "paper"))
     assert clean == paper
     assert "recall@10" in clean
 
@@ -181,10 +170,7 @@ def test_groups(evaluated: Evaluated, data: Arrays) -> None:
     gallery = {"gallery": x, "gallery_labels": y, "groups": cq, "gallery_groups": c}
     for options, expected in (
         (given, metrics.retrieval(x, y, ks=(1, 5), groups=c)),
-        (
-            (*given, *QUERIES, "--query_groups=cq.npy"),
-            metrics.retrieval(xq, yq, ks=(1, 5), **gallery),
-        ),
+        ((*given, *QUERIES, "--query_groups=cq.npy"), metrics.retrieval(xq, yq, ks=(1, 5), **gallery)),
     ):
         found, _ = evaluated(*options)
         check(found, expected)

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.metrics import ndcg_score
-
 from dml_jax import seal, table
 from dml_jax.commands import cli, evaluate
 from dml_jax.evaluation import protocol
 from dml_jax.inference.model import Model
 from dml_jax.train.records import workdir
+from sklearn.metrics import ndcg_score
+
 from tests.plugins.relation import shared_tags
 from tests.tiny_model import identity
 
@@ -25,9 +25,7 @@ ROWS = 24
 def unit(seed: int, columns: int, labels: np.ndarray) -> np.ndarray:
     """Noisy unit rows around a direction for each class."""
     rng = np.random.default_rng(seed)
-    points = rng.normal(size=(labels.max() + 1, columns))[labels] + 1.5 * rng.normal(
-        size=(len(labels), columns)
-    )
+    points = rng.normal(size=(labels.max() + 1, columns))[labels] + 1.5 * rng.normal(size=(len(labels), columns))
     return (points / np.linalg.norm(points, axis=1, keepdims=True)).astype(np.float32)
 
 
@@ -55,9 +53,7 @@ def member(
 
 
 def run(runs: list[Path], *options: str) -> int:
-    return cli.exit_code(
-        lambda: evaluate.execute([f"--model={','.join(map(str, runs))}", "--quiet", *options])
-    )
+    return cli.exit_code(lambda: evaluate.execute([f"--model={','.join(map(str, runs))}", "--quiet", *options]))
 
 
 def recall(cosine: np.ndarray, labels: np.ndarray, own: np.ndarray) -> float:
@@ -66,10 +62,7 @@ def recall(cosine: np.ndarray, labels: np.ndarray, own: np.ndarray) -> float:
 
 def test_against_numpy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shops = [f"shop {i}" for i in range(ROWS)]
-    points = [
-        member(tmp_path / name, seed, 4 + seed, metadata={"shop": shops})
-        for seed, name in enumerate("abc")
-    ]
+    points = [member(tmp_path / name, seed, 4 + seed, metadata={"shop": shops}) for seed, name in enumerate("abc")]
     runs, output = [tmp_path / name for name in "abc"], tmp_path / "abc.json"
     assert run(runs, f"--output={output}", f"--export={tmp_path / 'abc'}") == 0
     labels = np.arange(ROWS) % 4
@@ -79,9 +72,7 @@ def test_against_numpy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         outside = cosine.copy()
         np.fill_diagonal(outside, -2)
         expected.append(recall(outside, labels, labels))
-    for results in (
-        json.loads(path.read_text()) for path in (output, tmp_path / "abc" / "results.json")
-    ):
+    for results in (json.loads(path.read_text()) for path in (output, tmp_path / "abc" / "results.json")):
         found = [each["recall@1"] for each in (*results["members"].values(), results)]
         np.testing.assert_allclose(found, expected, rtol=1e-9)
         assert list(results["members"]) == [str(path) for path in runs]
@@ -89,9 +80,7 @@ def test_against_numpy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "embeddings/test" in seal.read(tmp_path / "abc", "evaluation").parts
     written = table.read(tmp_path / "abc" / "embeddings" / "test")
     assert written.embeddings.shape == (ROWS, 4 + 5 + 6)
-    np.testing.assert_allclose(
-        written.embeddings @ written.embeddings.T, np.mean(cosines, axis=0), atol=1e-6
-    )
+    np.testing.assert_allclose(written.embeddings @ written.embeddings.T, np.mean(cosines, axis=0), atol=1e-6)
     np.testing.assert_array_equal(written.labels, labels)
     assert written.metadata == {"shop": shops}
     assert written.ids == [f"test{i}.png" for i in range(ROWS)]
@@ -103,9 +92,7 @@ def test_against_numpy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.parametrize("lone_queries", ["", "miss", "omit"])
-def test_two_runs_are_compared_by_query(
-    lone_queries: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_runs_are_compared_by_query(lone_queries: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The paired test of both models' queries, with classes as the units. A query without a
     relevant row counts as a miss of both models, or not at all."""
     labels, hits = np.arange(ROWS) % 4, []
@@ -160,9 +147,7 @@ def test_one_run(tmp_path: Path) -> None:
     for options, ks in (((), (1, 2)), (("--ks=3",), (3,))):
         assert run([tmp_path / "a"], *options, f"--output={output}") == 0
         results = json.loads(output.read_text())
-        expected = protocol.evaluate(
-            points, labels, ks=ks, lone_queries="omit", average="geometric"
-        )
+        expected = protocol.evaluate(points, labels, ks=ks, lone_queries="omit", average="geometric")
         assert {key: results[key] for key in expected} == expected
         assert (results["model"], results["selected"]) == (str(tmp_path / "a"), "last")
         assert "members" not in results
@@ -182,9 +167,7 @@ def test_weights(tmp_path: Path) -> None:
     labels = np.arange(ROWS) % 4
     np.fill_diagonal(cosine, -2)
     with np.load(output / "queries.npz") as kept:
-        np.testing.assert_array_equal(
-            kept["rank"] == 1, labels[np.argmax(cosine, axis=1)] == labels
-        )
+        np.testing.assert_array_equal(kept["rank"] == 1, labels[np.argmax(cosine, axis=1)] == labels)
 
 
 def test_queries_and_gallery(tmp_path: Path) -> None:
@@ -194,9 +177,7 @@ def test_queries_and_gallery(tmp_path: Path) -> None:
     labels = np.arange(ROWS) % 4
     cosine = sum(q.astype(np.float64) @ g.T for q, g in zip(queries, gallery, strict=True))
     results = json.loads((tmp_path / "ab" / "results.json").read_text())
-    np.testing.assert_allclose(
-        results["recall@1"], recall(np.asarray(cosine), labels, labels), rtol=1e-9
-    )
+    np.testing.assert_allclose(results["recall@1"], recall(np.asarray(cosine), labels, labels), rtol=1e-9)
     assert (tmp_path / "ab" / "embeddings" / "gallery" / "manifest.json").is_file()
 
 
@@ -216,9 +197,7 @@ def finish(directory: Path) -> None:
     workdir.finish(directory, "model", identity(0))
 
 
-def test_verify(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Every file of a finished run has its digest, and the results are those of its embeddings."""
     a, output = tmp_path / "a", tmp_path / "out.json"
     member(a, 0, 6)

@@ -6,16 +6,16 @@ import re
 import shutil
 from pathlib import Path
 
+import dml_jax
 import numpy as np
 import pytest
-
-import dml_jax
 from dml_jax import seal, table
 from dml_jax.commands import cli
 from dml_jax.commands import export as command
 from dml_jax.errors import DataError
 from dml_jax.train import model as models
 from dml_jax.train.records import workdir
+
 from tests.hub import CACHE, Fault, Hub
 from tests.train.experiments import small
 from tests.train.test_teacher import trained
@@ -69,9 +69,7 @@ def push(run: Path, *options: str) -> None:
     command.execute([f"--model={run}", "--push=me/digits", *options])
 
 
-def test_a_pushed_run_is_pulled_without_anything_that_could_hold_code(
-    run: Path, account: Hub
-) -> None:
+def test_a_pushed_run_is_pulled_without_anything_that_could_hold_code(run: Path, account: Hub) -> None:
     push(run, "--private")
     assert account.private == {"me/digits"}
     pushed = account.repositories["me/digits"]
@@ -85,16 +83,12 @@ def test_a_pushed_run_is_pulled_without_anything_that_could_hold_code(
         "results.json",
     ]
     assert sorted(pushed) == wanted
-    assert "/home/me" not in "".join(
-        pushed[name].decode() for name in pushed if name.endswith("json")
-    )
+    assert "/home/me" not in "".join(pushed[name].decode() for name in pushed if name.endswith("json"))
     pushed["model.py"] = b"raise SystemExit"
 
     for _ in range(2):
         model = dml_jax.load("hf://me/digits@v1")
-        np.testing.assert_array_equal(
-            model.embed(list(IMAGES)), dml_jax.load(run).embed(list(IMAGES))
-        )
+        np.testing.assert_array_equal(model.embed(list(IMAGES)), dml_jax.load(run).embed(list(IMAGES)))
         assert model.step == 5
         account.fail("", Fault(status=503))  # what has been pulled is loaded without the hub
     assert not list(CACHE.rglob("*.py"))
@@ -108,10 +102,7 @@ def test_results_of_another_model_are_not_pushed(run: Path, hub: Hub, tmp_path: 
     assert made
     workdir.finish(copy, "checkpoints/latest/5", made)
     message = r"results\.json is for step 4, but the model is from step 5; finish the run first"
-    with (
-        pytest.warns(UserWarning, match="has not finished"),
-        pytest.raises(DataError, match=message),
-    ):
+    with pytest.warns(UserWarning, match="has not finished"), pytest.raises(DataError, match=message):
         push(copy)
     assert hub.asked == []
 
@@ -153,10 +144,7 @@ def test_who_may_not_push(
     run: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hub.reader = True
-    for token, why in (
-        ("", "Invalid username or password"),
-        ("hf_other", "You don't have the rights"),
-    ):
+    for token, why in (("", "Invalid username or password"), ("hf_other", "You don't have the rights")):
         monkeypatch.setenv("HF_TOKEN", token)
         assert cli.exit_code(lambda: push(run)) == 2
         wanted = (

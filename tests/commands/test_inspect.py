@@ -3,10 +3,10 @@ are in `tests/data/sources.txt`."""
 
 from pathlib import Path
 
-import pytest
-
 import dml_jax
+import pytest
 from dml_jax.commands import inspect, prepare
+
 from tests.commands.conftest import Execute
 from tests.data import layouts
 from tests.tiny_model import Tiny
@@ -35,9 +35,7 @@ def test_the_printed_command_prepares_the_source(
     assert "listed images (1) are missing" in execute(inspect, "photos", "--splits=none")[1]
 
 
-def test_a_look_at_the_pixels(
-    execute: Execute, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_look_at_the_pixels(execute: Execute, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of folders that can be read in several ways, before the error."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Tiny())

@@ -6,13 +6,13 @@ import re
 import shutil
 from pathlib import Path
 
+import dml_jax
 import numpy as np
 import pytest
-
-import dml_jax
 from dml_jax.commands import analyse, enroll, evaluate
 from dml_jax.evaluation import metrics
 from dml_jax.inference.index import Index
+
 from tests.commands.conftest import Fails
 from tests.data import layouts
 from tests.small_weights import VIT, vit, write
@@ -30,11 +30,7 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def files(photos: Path) -> tuple[list[Path], np.ndarray]:
     """All images in the order of their classes, and their labels."""
-    found = [
-        (file, label)
-        for label, name in enumerate(CLASSES)
-        for file in sorted((photos / name).iterdir())
-    ]
+    found = [(file, label) for label, name in enumerate(CLASSES) for file in sorted((photos / name).iterdir())]
     return [file for file, _ in found], np.array([label for _, label in found])
 
 
@@ -45,12 +41,7 @@ def test_evaluate_a_model_on_a_folder(photos: Path) -> None:
     expected = metrics.retrieval(dml_jax.load("weights").embed(paths), labels)
     assert results["recall@1"] == pytest.approx(expected["recall@1"])
     assert results["map@r"] == pytest.approx(expected["map@r"], abs=1e-6)
-    assert (results["model"], results["data"], results["rows"], results["classes"]) == (
-        "weights",
-        "photos",
-        24,
-        4,
-    )
+    assert (results["model"], results["data"], results["rows"], results["classes"]) == ("weights", "photos", 24, 4)
 
 
 def test_thresholds_from_classes_that_are_not_enrolled(
@@ -79,13 +70,8 @@ def test_thresholds_from_classes_that_are_not_enrolled(
 
 
 def test_analyse_a_model_on_a_folder(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    analyse.execute(
-        ["--model=weights", f"--data={photos}", "--what=classes,spectra", "--output=out", "--quiet"]
-    )
+    analyse.execute(["--model=weights", f"--data={photos}", "--what=classes,spectra", "--output=out", "--quiet"])
     assert "report: out/report.html" in capsys.readouterr().out
     page = Path("out/report.html").read_text()
     assert "weights on 24 images of 4 classes in photos" in page
-    assert sorted(path.stem for path in Path("out/figures").glob("*.json")) == [
-        "classes",
-        "spectra",
-    ]
+    assert sorted(path.stem for path in Path("out/figures").glob("*.json")) == ["classes", "spectra"]

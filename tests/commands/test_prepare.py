@@ -11,14 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
-
 from dml_jax import seal
 from dml_jax.commands import prepare
 from dml_jax.config import Data
 from dml_jax.data import decode, formats, prepared_data, read_ahead
 from dml_jax.data.files import Entry, File
 from dml_jax.data.prepare import duplicates, prepare_dataset
+from PIL import Image
+
 from tests.commands.conftest import Execute, Fails
 from tests.data import layouts, pictures
 
@@ -27,9 +27,7 @@ OPTIONS = ("--name=folder", f"--source={PHOTOS}", f"--output={OUT}")
 
 
 @pytest.fixture
-def prepared(
-    execute: Execute, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., str]:
+def prepared(execute: Execute, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """Prepares the photos here, which must succeed: what it prints."""
     monkeypatch.chdir(tmp_path)
 
@@ -45,15 +43,11 @@ def manifest() -> bytes:
     return (OUT / seal.MANIFEST).read_bytes()
 
 
-def test_a_finished_data_set_is_left_unchanged(
-    prepared: Callable[..., str], execute: Execute, fails: Fails
-) -> None:
+def test_a_finished_data_set_is_left_unchanged(prepared: Callable[..., str], execute: Execute, fails: Fails) -> None:
     layouts.photos(PHOTOS)
     out = prepared()
     assert "train: 6 images of 2 classes\ntest: 6 images of 2 classes\nsha256 " in out
-    assert out.endswith(
-        "\nwritten: out; use with --config.data.name=folder --config.data.path=out\n"
-    )
+    assert out.endswith("\nwritten: out; use with --config.data.name=folder --config.data.path=out\n")
     before = manifest()
     assert "is already prepared" in prepared()
     assert manifest() == before
@@ -74,13 +68,9 @@ def test_images_that_needed_a_missing_package_are_remembered(
     assert "warning: out: lacks 1 image that could be read now; delete it to add them" in prepared()
 
 
-def test_each_image_is_decoded_once_on_all_cores(
-    prepared: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_image_is_decoded_once_on_all_cores(prepared: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     layouts.photos(PHOTOS)  # 12 images
-    Image.fromarray(pictures.pixels(9)).convert("RGBA").save(
-        PHOTOS / "oak" / "1.jpg", "PNG"
-    )  # is converted
+    Image.fromarray(pictures.pixels(9)).convert("RGBA").save(PHOTOS / "oak" / "1.jpg", "PNG")  # is converted
     given = [path.read_bytes() for path in PHOTOS.rglob("*.jpg")]
     decoded = []
     others = threading.Barrier(4)  # until as many threads as cores have arrived
@@ -174,9 +164,7 @@ def test_duplicates_are_reported(prepared: Callable[..., str]) -> None:
 
 
 def test_equal_images_in_two_classes_are_reported_and_kept(
-    prepared: Callable[..., str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    prepared: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     layouts.photos(PHOTOS)
@@ -191,20 +179,14 @@ def test_equal_images_in_two_classes_are_reported_and_kept(
     )
     assert f"{told} and listed in duplicates.csv" in out.splitlines()
     assert [
-        line
-        for line in (OUT / duplicates.TABLE).read_text().splitlines()
-        if line.startswith("duplicates,across")
+        line for line in (OUT / duplicates.TABLE).read_text().splitlines() if line.startswith("duplicates,across")
     ] == [
         "duplicates,across splits and classes,oak/2.jpg,yew/equal pixels.png",
         "duplicates,across classes,elm/1.jpg,oak/copied.jpg",
         "duplicates,across classes,elm/same class.jpg,oak/copied.jpg",
     ]
     kept, in_place = (formats.load(Data(name="folder", path=str(path))) for path in (OUT, PHOTOS))
-    assert (
-        sum(len(split.ids) for split in kept.values())
-        == sum(len(split.ids) for split in in_place.values())
-        == 15
-    )
+    assert sum(len(split.ids) for split in kept.values()) == sum(len(split.ids) for split in in_place.values()) == 15
     assert all(split.note.startswith(told) for split in (*kept.values(), *in_place.values()))
 
 
@@ -216,10 +198,7 @@ def test_rotated_images_are_counted_and_read_either_way(prepared: Callable[..., 
     Image.open(file).save(file, exif=exif)
     assert "EXIF rotation: 1 image (data.exif_rotation)" in prepared()
     name = str(file.relative_to(PHOTOS))
-    loaded = (
-        formats.load(Data(name="folder", path=str(OUT), exif_rotation=rotation))
-        for rotation in (True, False)
-    )
+    loaded = (formats.load(Data(name="folder", path=str(OUT), exif_rotation=rotation)) for rotation in (True, False))
     found = (next(split for split in splits.values() if name in split.ids) for splits in loaded)
     turned, stored = (split.read(list(split.ids).index(name), None) for split in found)
     assert turned.shape[:2] == stored.shape[1::-1] != stored.shape[:2]

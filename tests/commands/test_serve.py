@@ -10,12 +10,12 @@ from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
 
+import dml_jax
 import numpy as np
 import pytest
-
-import dml_jax
 from dml_jax.commands import serve
 from dml_jax.data import decode
+
 from tests.commands.conftest import Fails
 from tests.serving.test_http_service import ask
 
@@ -30,15 +30,10 @@ def check_command(run: Path) -> None:
     environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
     shares = [answer.probability for answer in index.classify(list(images))]
     least = float(np.mean(shares))  # between the probabilities of both images
-    options = (
-        f"--model={run}",
-        f"--index={run / 'index'}",
-        f"--min_probability={least}",
-        "--port=0",
-    )
+    options = (f"--model={run}", f"--index={run / 'index'}", f"--min_probability={least}", "--port=0")
     with subprocess.Popen(
         [sys.executable, "-m", "dml_jax", "serve", *options],
-        cwd=Path(__file__).parents[2], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,  # noqa: E501
+        cwd=Path(__file__).parents[2], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
         port = int(process.stdout.readline().strip().rstrip("/").rpartition(":")[2])
         answers = [ask(port, decode.encode_png(image), path="?embedding=1") for image in images]

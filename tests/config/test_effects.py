@@ -9,7 +9,6 @@ from types import ModuleType
 from typing import Annotated, Any
 
 import pytest
-
 from dml_jax.config import choices, decisive, flatten, plugin_module, resolve
 from dml_jax.config import files as config_files
 from dml_jax.config.fields import Effect, Mark, NonNegativeInt, PositiveInt, section
@@ -17,6 +16,7 @@ from dml_jax.config.resolve import same_experiment
 from dml_jax.errors import CheckpointError
 from dml_jax.train import model
 from dml_jax.train.records import workdir
+
 from tests.config.cases import of_papers
 from tests.train.experiments import values
 
@@ -66,18 +66,12 @@ def test_a_trained_option_is_decisive_whatever_it_is_called(own: dict[str, Any],
     *outer, last = key.split(".")
     value: Any = {last: True if last == "ensemble" else 7}
     other = own | {"method": {"name": OWN} | ({outer[0]: value} if outer else value)}
-    with pytest.raises(
-        CheckpointError, match=rf"a different configuration: method\.{re.escape(key)} \(.* there, "
-    ):
+    with pytest.raises(CheckpointError, match=rf"a different configuration: method\.{re.escape(key)} \(.* there, "):
         check_same(own, other)
 
 
-@pytest.mark.parametrize(
-    "option", [{"workers": 9}, {"temperature": 9}, {"neighbours": {"shown": 9}}]
-)
-def test_what_an_owner_declares_to_change_no_model(
-    own: dict[str, Any], option: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize("option", [{"workers": 9}, {"temperature": 9}, {"neighbours": {"shown": 9}}])
+def test_what_an_owner_declares_to_change_no_model(own: dict[str, Any], option: dict[str, Any]) -> None:
     check_same(own, own | {"method": {"name": OWN} | option})
 
 
@@ -85,8 +79,7 @@ def test_an_option_of_the_embedding_matters_while_models_are_selected(own: dict[
     own["train"] |= {"select": "test"}
     other = own | {"method": {"name": OWN, "temperature": 9, "workers": 9}}
     with pytest.raises(
-        CheckpointError,
-        match=r"a different configuration: method\.temperature \(1 there, 9 here\); give",
+        CheckpointError, match=r"a different configuration: method\.temperature \(1 there, 9 here\); give"
     ):
         check_same(own, other)
     check_same(own, other, selecting=False)
@@ -96,8 +89,7 @@ def test_an_option_of_the_embedding_matters_while_models_are_selected(own: dict[
 
 def test_published_numbers(own: dict[str, Any]) -> None:
     assert same_experiment(
-        own,
-        ["method.workers", "seed", "backbone.pretrained", "evaluation.test_variants.a.temperature"],
+        own, ["method.workers", "seed", "backbone.pretrained", "evaluation.test_variants.a.temperature"]
     )
     assert not same_experiment(own, ["method.temperature"])
     assert not same_experiment(own, ["data.sampler"])
@@ -105,10 +97,7 @@ def test_published_numbers(own: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("file", "select", "free"),
-    [
-        ("digits_baseline:triplet", "last", set()),
-        *(case for facts in of_papers().values() for case in facts.free),
-    ],
+    [("digits_baseline:triplet", "last", set()), *(case for facts in of_papers().values() for case in facts.free)],
 )
 def test_options_that_may_change_during_a_run(file: str, select: str, free: set[str]) -> None:
     name, colon, variant = file.partition(":")
@@ -116,24 +105,17 @@ def test_options_that_may_change_during_a_run(file: str, select: str, free: set[
     given["train"]["select"] = select
     counted = decisive(given).keys()
     missing = {key for key in flatten(given) if key not in counted}
-    assert {key for key in missing if key.startswith("method.")} == {
-        f"method.{option}" for option in free
-    }
+    assert {key for key in missing if key.startswith("method.")} == {f"method.{option}" for option in free}
     of_train = {"steps", "epochs", "features", "log_every", "checkpoint_every", "keep_every"}
     assert {key for key in missing if key.startswith("train.")} == {
-        f"train.{option}"
-        for option in of_train | ({"evaluate_every"} if select == "last" else set())
+        f"train.{option}" for option in of_train | ({"evaluate_every"} if select == "last" else set())
     }
     assert {"data.path", "data.threads", "data.workers"} <= missing
     assert ("evaluation.protocol" in counted) == (select == "test")
 
 
 def test_the_configuration_names_no_option_of_a_method() -> None:
-    options = {
-        option
-        for name in choices("method")
-        for option in vars(plugin_module("method", name).Config)
-    }
+    options = {option for name in choices("method") for option in vars(plugin_module("method", name).Config)}
     for file in (ROOT / "dml_jax" / "config").glob("*.py"):
         named = set(re.findall(r"\bmethod\.(\w+)", re.sub(r"#.*", "", file.read_text()))) - {"name"}
         assert not named & options, file

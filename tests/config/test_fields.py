@@ -6,29 +6,9 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
-
 from dml_jax.backbones.contract import Pixels
-from dml_jax.config import (
-    Config,
-    Data,
-    Evaluation,
-    Group,
-    Train,
-    choices,
-    fields,
-    modules,
-    plugin_module,
-)
-from dml_jax.config.fields import (
-    AtLeastTwo,
-    Fraction,
-    Positive,
-    PositiveInt,
-    Probability,
-    require,
-    section,
-    validate,
-)
+from dml_jax.config import Config, Data, Evaluation, Group, Train, choices, fields, modules, plugin_module
+from dml_jax.config.fields import AtLeastTwo, Fraction, Positive, PositiveInt, Probability, require, section, validate
 from dml_jax.errors import ConfigError
 from dml_jax.methods.baseline import LOSSES
 
@@ -83,10 +63,7 @@ def test_sections_are_also_validated_when_constructed() -> None:
 
 
 def test_meanings_are_those_of_the_docstring() -> None:
-    assert fields.meanings(Outer) == {
-        "tau": "Scale: of the distances.",
-        "count": "Explained in two lines.",
-    }
+    assert fields.meanings(Outer) == {"tau": "Scale: of the distances.", "count": "Explained in two lines."}
     assert list(fields.keys(Inner, "a")) == ["a.rate"]
 
     class Derived(Inner):

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
+import dml_jax
 import numpy as np
 import pytest
-
-import dml_jax
 from dml_jax import main
 from dml_jax.analysis import run_report
 from dml_jax.backbones import resnet
@@ -20,6 +19,7 @@ from dml_jax.config import import_code, plugin_module, resolve
 from dml_jax.config.fields import validate
 from dml_jax.data import formats
 from dml_jax.errors import ConfigError
+
 from tests.train.experiments import values
 
 PLUGINS = Path(__file__).parents[1] / "plugins"
@@ -108,10 +108,7 @@ def test_a_command_line_names_code(paper: Path) -> None:
     found = config_files.load_config("digits_baseline", {**named, "method.attraction.scale": "3.0"})
     Path("config.json").write_text(json.dumps(found))
     forget()
-    with pytest.raises(
-        ConfigError,
-        match=r"method\.loss='mypaper\.loss\.attraction': mypaper\.loss was not imported",
-    ):
+    with pytest.raises(ConfigError, match=r"method\.loss='mypaper\.loss\.attraction': mypaper\.loss was not imported"):
         config_files.resolved("config.json", {"method.embedding_dim": "4"})
     config = config_files.resolved("config.json", named)
     assert config.method.options["mypaper.loss.attraction"].scale == 3.0
@@ -131,12 +128,9 @@ def test_another_network_starts_from_its_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "network", "options"),
-    [("lite0", "efficientnet_lite", {}), ("mit_b2", "mit", {"depths": "3,4,6,3"})],
+    ("name", "network", "options"), [("lite0", "efficientnet_lite", {}), ("mit_b2", "mit", {"depths": "3,4,6,3"})]
 )
-def test_a_published_network_as_a_backbone_with_options(
-    name: str, network: str, options: dict[str, str]
-) -> None:
+def test_a_published_network_as_a_backbone_with_options(name: str, network: str, options: dict[str, str]) -> None:
     """Those of the error that its name gives."""
     overrides = {"backbone.name": network} | {f"backbone.{k}": v for k, v in options.items()}
     chosen = config_files.load_config("configs/digits_baseline.py", overrides)["backbone"]
@@ -155,16 +149,12 @@ def test_the_code_of_the_data_is_not_needed_to_use_a_model(paper: Path) -> None:
 def test_code_that_cannot_be_imported_or_does_not_fit(paper: Path) -> None:
     Path("mypaper/broken.py").write_text("1 / 0")
     sys.path.insert(0, str(paper))
-    with pytest.raises(
-        ConfigError, match=r"^data\.name='nowhere\.photos': .*No module .*PYTHONPATH"
-    ):
+    with pytest.raises(ConfigError, match=r"^data\.name='nowhere\.photos': .*No module .*PYTHONPATH"):
         import_code({"data": {"name": "nowhere.photos"}})
     with pytest.raises(ConfigError, match=r"^backbone\.name='mypaper\.broken': .* \(ZeroDivision"):
         import_code({"backbone": {"name": "mypaper.broken"}})
     import_code({"method": {"name": "mypaper.loss"}})
-    with pytest.raises(
-        ConfigError, match=r"method\.name='mypaper\.loss': does not define build\(\)"
-    ):
+    with pytest.raises(ConfigError, match=r"method\.name='mypaper\.loss': does not define build\(\)"):
         plugin_module("method", "mypaper.loss")
 
 

@@ -5,11 +5,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-
 from dml_jax import main
 from dml_jax.config import Config, flatten
 from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError
+
 from tests.config.cases import of_papers
 
 ROOT = Path(__file__).parents[2]
@@ -37,8 +37,7 @@ WITHOUT_EFFECT = [  # see `cases.Facts`
     "cars_baseline train.groups.backbone.freeze=true backbone.bn_momentum=0.5",
     "digits_baseline:triplet method.triplet.nearest=0.3",
     "digits_baseline method.loss=margin method.margin.mining=hard method.margin.farthest=1.3",
-    "digits_baseline:multi_similarity method.multi_similarity.mining=false "
-    "method.multi_similarity.epsilon=0.2",
+    "digits_baseline:multi_similarity method.multi_similarity.mining=false method.multi_similarity.epsilon=0.2",
     "digits_baseline:proxy_anchor train.precision=bfloat16 backbone.dtype=float32",
     "digits_baseline method.embedding_dim=0 method.init=he",
     "digits_baseline method.embedding_dim=0 method.bias=false",
@@ -72,9 +71,7 @@ def test_on_the_command_line(case: str) -> None:
     config, *overrides = case.split()
     key = re.escape(overrides[-1].partition("=")[0])
     with pytest.raises(ConfigError, match=rf"^{key}=.*: .*; "):
-        main.execute(
-            [f"--config={path(config)}", "--mode=show", *(f"--config.{text}" for text in overrides)]
-        )
+        main.execute([f"--config={path(config)}", "--mode=show", *(f"--config.{text}" for text in overrides)])
 
 
 def shown(name: str, **overrides: str) -> tuple[Config, list[str]]:
@@ -87,14 +84,8 @@ def shown(name: str, **overrides: str) -> tuple[Config, list[str]]:
 @pytest.mark.parametrize(
     ("statement", "warning"),
     [
-        (
-            "data.path = 'photos/'",
-            "data.path='photos/': has no effect without a data.name other than",
-        ),
-        (
-            "train.milestones = (3,)",
-            "train.milestones=(3,): has no effect without train.schedule='",
-        ),
+        ("data.path = 'photos/'", "data.path='photos/': has no effect without a data.name other than"),
+        ("train.milestones = (3,)", "train.milestones=(3,): has no effect without train.schedule='"),
         ("data.jitter, config.train.feature_views = 0.3, 1", "data.jitter=0.3: has no effect wit"),
         (
             "train.groups.backbone.update(freeze=True, weight_decay=0.0)",

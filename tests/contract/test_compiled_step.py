@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import optax
 import pytest
-
 from dml_jax.data import augment
 from dml_jax.lab import compilation
 from dml_jax.methods.contract import Batch
@@ -33,9 +32,7 @@ def compiled_step(name: str) -> tuple[Any, Any]:
     given = toys.batch(made.hooks.views, size=BATCH)
 
     def placed(tree: Any, sharding: Any) -> Any:
-        return jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree
-        )
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree)
 
     everywhere = device_mesh.replicated(run.mesh)
     initial = jax.eval_shape(partial(step.initial, made, optimizer), jax.random.key(0), given)
@@ -58,9 +55,7 @@ def exchanged(text: str) -> list[tuple[str, int, int]]:
     ]
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.slow if c.slow else ()) for n, c in LARGE.items()]
-)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if c.slow else ()) for n, c in LARGE.items()])
 def test_devices_exchange_gradients_and_embeddings(name: str) -> None:
     state, compiled = compiled_step(name)
     text = compiled.as_text()

@@ -15,15 +15,14 @@ import jax
 import numpy as np
 import optax
 import pytest
-from jax.extend.core import jaxprs_in_params
-from jax.sharding import AxisType
-
 from dml_jax.backbones import contract
 from dml_jax.backbones.convolution import batches_over
 from dml_jax.config import Group, Train
 from dml_jax.data import augment
 from dml_jax.train import optimizers, step
 from dml_jax.train.distributed import device_mesh, process_group
+from jax.extend.core import jaxprs_in_params
+from jax.sharding import AxisType
 from tests import toys
 from tests.contract.cases import BATCH
 from tests.contract.methods import LARGE
@@ -36,9 +35,7 @@ FAST = [("proxies", "float64")]
 
 
 def cast(tree: Any, dtype: str) -> Any:
-    return jax.tree.map(
-        lambda x: x.astype(dtype) if jax.numpy.issubdtype(x.dtype, np.floating) else x, tree
-    )
+    return jax.tree.map(lambda x: x.astype(dtype) if jax.numpy.issubdtype(x.dtype, np.floating) else x, tree)
 
 
 @cache
@@ -69,10 +66,7 @@ def losses(name: str, dtype: str, devices: int) -> list[float]:
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    [
-        pytest.param(*case, marks=[] if case in FAST else [pytest.mark.slow])
-        for case in itertools.product(LARGE, STEPS)
-    ],
+    [pytest.param(*case, marks=[] if case in FAST else [pytest.mark.slow]) for case in itertools.product(LARGE, STEPS)],
 )
 def test_one_two_and_eight_devices(name: str, dtype: str) -> None:
     one = losses(name, dtype, 1)
@@ -100,9 +94,7 @@ def test_two_processes_of_two_devices(tmp_path: Path) -> None:
         found = json.loads((tmp_path / f"{number}.json").read_text())
         assert len(found) == len(LARGE) * len(STEPS)
         for name, dtype, values in found:
-            np.testing.assert_allclose(
-                values, losses(name, dtype, 1), rtol=TOLERANCE[dtype], err_msg=name
-            )
+            np.testing.assert_allclose(values, losses(name, dtype, 1), rtol=TOLERANCE[dtype], err_msg=name)
 
 
 def narrow(jaxpr: Any) -> list[str]:
@@ -119,8 +111,7 @@ def narrow(jaxpr: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=pytest.mark.slow if c.slow_trace else ()) for n, c in LARGE.items()],
+    "name", [pytest.param(n, marks=pytest.mark.slow if c.slow_trace else ()) for n, c in LARGE.items()]
 )
 def test_nothing_is_computed_in_float32_in_a_run_in_float64(name: str) -> None:
     """With everything that a configuration can add to the step."""
@@ -150,7 +141,5 @@ def test_pixels_in_float64() -> None:
 if __name__ == "__main__":
     address, folder, number = sys.argv[1:]
     process_group.connect(address, 2, int(number))
-    found = [
-        (name, dtype, losses(name, dtype, jax.device_count())) for name in LARGE for dtype in STEPS
-    ]
+    found = [(name, dtype, losses(name, dtype, jax.device_count())) for name in LARGE for dtype in STEPS]
     Path(folder, f"{number}.json").write_text(json.dumps(found))

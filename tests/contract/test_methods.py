@@ -11,8 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax.sharding import AxisType, Mesh
-
 from dml_jax.backbones.convolution import batches_over
 from dml_jax.config import choices, plugin_module
 from dml_jax.evaluation import metrics
@@ -22,6 +20,7 @@ from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import device_mesh
 from dml_jax.train.method_wrappers import chunked, computed_in
 from dml_jax.train.step import TrainState
+from jax.sharding import AxisType, Mesh
 from tests import toys
 from tests.contract.cases import DATA
 from tests.contract.methods import SMALL
@@ -30,10 +29,7 @@ from tests.contract.methods import SMALL
 # All tests of a method run one after another, because they share compiled programs.
 def methods(slow: str) -> Any:
     """Parametrizes with all of them; those whose `slow` is set are tested every night."""
-    names = [
-        pytest.param(name, marks=pytest.mark.slow if getattr(case, slow) else ())
-        for name, case in SMALL.items()
-    ]
+    names = [pytest.param(name, marks=pytest.mark.slow if getattr(case, slow) else ()) for name, case in SMALL.items()]
     return pytest.mark.parametrize("name", names, scope="module")
 
 

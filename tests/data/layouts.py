@@ -46,16 +46,12 @@ def cub(folder: Path) -> Path:
     files = cub_images("images/")
     names = [name.removeprefix("images/") for name in files]
     files["images.txt"] = lines([f"{i} {name}" for i, name in enumerate(names)])
-    files["image_class_labels.txt"] = lines(
-        [f"{i} {int(name[:3])}" for i, name in enumerate(names)]
-    )
+    files["image_class_labels.txt"] = lines([f"{i} {int(name[:3])}" for i, name in enumerate(names)])
     return packed(folder / "CUB_200_2011", files)
 
 
 def cub_images(base: str) -> dict[str, bytes]:
-    names = [
-        f"{base}{n:03d}.{title}/{title}_{i:04d}.jpg" for n, title in BIRDS.items() for i in range(3)
-    ]
+    names = [f"{base}{n:03d}.{title}/{title}_{i:04d}.jpg" for n, title in BIRDS.items() for i in range(3)]
     return {name: pictures.encoded(i) for i, name in enumerate(names)}
 
 
@@ -86,9 +82,7 @@ def inshop(folder: Path, images: str = "img") -> list[Path]:
     names = [f"img/WOMEN/id_{item:08d}/{i:02d}_1_front.jpg" for i, (_, item) in enumerate(items)]
     rows = [f"{name}  id_{n:08d}  {s}" for name, (s, n) in zip(names, items, strict=True)]
     table = lines([str(len(rows)), "image_name item_id evaluation_status", *rows])
-    root = written(
-        folder / "In-shop Clothes Retrieval Benchmark", {"Eval/list_eval_partition.txt": table}
-    )
+    root = written(folder / "In-shop Clothes Retrieval Benchmark", {"Eval/list_eval_partition.txt": table})
     files = {name.removeprefix("img/"): pictures.encoded(i, 32, 24) for i, name in enumerate(names)}
     archive = packed(root / "Img" / images, files, "zip")
     shutil.rmtree(root / "Img" / images)
@@ -103,10 +97,7 @@ def mat(**content: Any) -> bytes:
 
 def annotations(rows: Mapping[str, int], name: str) -> np.ndarray:
     kinds = [("bbox_x1", "O"), ("class", "O"), (name, "O"), ("test", "O")]
-    return np.array(
-        [(np.uint8(1), np.uint8(label), path, np.uint8(0)) for path, label in rows.items()],
-        dtype=kinds,
-    )
+    return np.array([(np.uint8(1), np.uint8(label), path, np.uint8(0)) for path, label in rows.items()], dtype=kinds)
 
 
 TITLES = np.array([CARS.get(i, f"Model {i}") for i in range(1, 197)], dtype=object)
@@ -121,10 +112,7 @@ def cars_original(folder: Path) -> list[Path]:
     return [
         packed(folder / "cars_train", images),
         packed(folder / "cars_test", images),
-        packed(
-            folder / "devkit",
-            {"cars_train_annos.mat": labels, "cars_meta.mat": mat(class_names=TITLES)},
-        ),
+        packed(folder / "devkit", {"cars_train_annos.mat": labels, "cars_meta.mat": mat(class_names=TITLES)}),
         written(folder / "more", {"cars_test_annos_withlabels.mat": labels}),
     ]
 
@@ -142,22 +130,14 @@ def cars_folders(folder: Path, name: str = "{title}") -> list[Path]:
     split."""
     labels = [name.format(number=number, title=title) for number, title in CARS.items()]
     names = [f"{split}/{label}/{split}.jpg" for split in ("train", "test") for label in labels]
-    return [
-        written(folder / "car_data", {name: pictures.encoded(i) for i, name in enumerate(names)})
-    ]
+    return [written(folder / "car_data", {name: pictures.encoded(i) for i, name in enumerate(names)})]
 
 
 def cars_kaggle(folder: Path) -> list[Path]:
     """cars_train/cars_train and cars_test/cars_test, with the table of car_ims, which numbers the
     images otherwise."""
-    table = mat(
-        annotations=annotations(
-            {f"car_ims/{i:06d}.jpg": 1 for i in range(1, 9)}, "relative_im_path"
-        )
-    )
-    names = [
-        f"cars_{part}/cars_{part}/{i:05d}.jpg" for part in ("train", "test") for i in range(1, 5)
-    ]
+    table = mat(annotations=annotations({f"car_ims/{i:06d}.jpg": 1 for i in range(1, 9)}, "relative_im_path"))
+    names = [f"cars_{part}/cars_{part}/{i:05d}.jpg" for part in ("train", "test") for i in range(1, 5)]
     images = {name: pictures.encoded(i) for i, name in enumerate(names)}
     return [written(folder / "archive", {"cars_annos.mat": table} | images)]
 
@@ -167,19 +147,14 @@ def omniglot(folder: Path) -> list[Path]:
     4 of 2."""
     number, archives = itertools.count(600), []
     for part, alphabets in (("small1", ("Greek", "Korean")), ("small2", ("Greek", "Tagalog"))):
-        names = [
-            f"{a}/character0{c}/0001_0{i}.png" for a in alphabets for c in (1, 2) for i in (1, 2)
-        ]
+        names = [f"{a}/character0{c}/0001_0{i}.png" for a in alphabets for c in (1, 2) for i in (1, 2)]
         files = {name: pictures.encoded(next(number), kind="PNG") for name in names}
         archives.append(packed(folder / f"images_background_{part}", files, "zip"))
     return archives
 
 
 def photos(
-    folder: Path,
-    classes: tuple[str, ...] = ("elm", "oak", "Öl bäume", "yew"),
-    each: int = 3,
-    seed: int = 700,
+    folder: Path, classes: tuple[str, ...] = ("elm", "oak", "Öl bäume", "yew"), each: int = 3, seed: int = 700
 ) -> Path:
     """A folder of class folders."""
     for c, label in enumerate(classes):

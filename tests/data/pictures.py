@@ -13,9 +13,7 @@ def pixels(seed: int, height: int = 24, width: int = 32) -> np.ndarray:
     return np.asarray(Image.fromarray(patches).resize((width, height), Image.Resampling.BICUBIC))
 
 
-def encoded(
-    seed: int, height: int = 24, width: int = 32, kind: str = "JPEG", **options: object
-) -> bytes:
+def encoded(seed: int, height: int = 24, width: int = 32, kind: str = "JPEG", **options: object) -> bytes:
     """The content of an image file in Pillow's format `kind`; `options` are those of
     `Image.save`."""
     file = io.BytesIO()

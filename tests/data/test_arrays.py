@@ -6,10 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import dml_jax
 import numpy as np
 import pytest
-
-import dml_jax
 from dml_jax import drawing
 from dml_jax import run as runs
 from dml_jax.analysis import run_report
@@ -26,6 +25,7 @@ from dml_jax.lab.plan import Trial
 from dml_jax.methods import contract
 from dml_jax.train import experiment as experiments
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
+
 from tests.plugins import sentences, text
 
 QUIET = Console(active=False)
@@ -67,9 +67,7 @@ def test_shapes(row: np.ndarray, shape: arrays.Shape) -> None:
     assert (shown.dtype, shown.shape[2]) == (np.uint8, 3)
 
 
-@pytest.mark.parametrize(
-    "row", [np.zeros(4), np.zeros(4, np.int64), np.array(["a"]), np.zeros((0, 3), np.int32)]
-)
+@pytest.mark.parametrize("row", [np.zeros(4), np.zeros(4, np.int64), np.array(["a"]), np.zeros((0, 3), np.int32)])
 def test_rows_that_are_refused(row: np.ndarray) -> None:
     with pytest.raises(DataError, match=r"read returns .*; give numbers of at most 32 bits"):
         arrays.shape_of(row)
@@ -113,9 +111,7 @@ def test_training_stopped_resumed_evaluated_loaded_and_exported(
     found = model.embed([split.read(i, None) for i in range(5)])
     np.testing.assert_allclose(found, rows[0][:5], atol=1e-5)
     np.testing.assert_allclose(model.embed([split.read(7, None)])[0], rows[0][7], atol=1e-5)
-    with pytest.raises(
-        DataError, match=r"is int32 \[7\], but the model takes int32 \[12\]; give r"
-    ):
+    with pytest.raises(DataError, match=r"is int32 \[7\], but the model takes int32 \[12\]; give r"):
         model.embed([np.zeros(7, np.int32)])
     export.execute([f"--model={whole}", "--to=parquet", f"--output={tmp_path}"])
     parquet = pytest.importorskip("pyarrow.parquet")
@@ -158,9 +154,7 @@ def test_onnx(tmp_path: Path) -> None:
     tokens = np.stack([split.read(i, None) for i in range(5)])
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
     (found,) = session.run(["embeddings"], {"images": tokens})
-    np.testing.assert_allclose(
-        found, np.load(run / "embeddings/test/embeddings.npy")[:5], atol=1e-4
-    )
+    np.testing.assert_allclose(found, np.load(run / "embeddings/test/embeddings.npy")[:5], atol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
-from PIL import Image
-
 from dml_jax import seal
 from dml_jax.config import Data, plugin_module
 from dml_jax.console import Console
@@ -26,17 +24,13 @@ from dml_jax.data.prepare import duplicates, official, prepare_dataset
 from dml_jax.data.split import Split, digest, redrawn, subset, unread
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.train import experiment as experiments
+from PIL import Image
+
 from tests.data import layouts, pictures
 from tests.train.experiments import small
 
 
-def prepare(
-    name: str,
-    sources: list[Path],
-    output: Path,
-    console: Console | None = None,
-    **overrides: object,
-) -> None:
+def prepare(name: str, sources: list[Path], output: Path, console: Console | None = None, **overrides: object) -> None:
     recipe = plugin_module("data", name).RECIPE
     options = {"subset": True} | overrides
     request = prepare_dataset.Request(name=name, sources=tuple(sources), output=output, **options)  # type: ignore[arg-type]
@@ -48,9 +42,7 @@ def load(name: str, path: Path) -> dict[str, Split]:
 
 
 def counts(splits: dict[str, Split]) -> dict[str, tuple[int, int]]:
-    return {
-        name: (len(split.labels), len(set(split.labels.tolist()))) for name, split in splits.items()
-    }
+    return {name: (len(split.labels), len(set(split.labels.tolist()))) for name, split in splits.items()}
 
 
 TWO = {"train": (4, 2), "test": (4, 2)}
@@ -69,19 +61,12 @@ LAYOUTS: dict[str, tuple[Any, ...]] = {
     "inshop in high resolution": (lambda p: layouts.inshop(p, "img_highres"), *SHOP),
     "cars original": (layouts.cars_original, *CARS),
     "cars joined": (layouts.cars_joined, *CARS),
-    "cars joined, with the devkit": (
-        lambda p: [*layouts.cars_joined(p), layouts.cars_original(p)[2]],
-        *CARS,
-    ),
+    "cars joined, with the devkit": (lambda p: [*layouts.cars_joined(p), layouts.cars_original(p)[2]], *CARS),
     "cars folders": (layouts.cars_folders, TWO, "FIAT 500 Abarth 2012"),
     "cars numbered": (lambda p: layouts.cars_folders(p, "{number:03d} {title}"), *CARS),
     "cars numbers": (lambda p: layouts.cars_folders(p, "{number}"), TWO, "099"),
     "omniglot": (layouts.omniglot, {"train": (8, 4), "test": (4, 2)}, "Tagalog/character01"),
-    "folder": (
-        lambda p: layouts.photos(p / "photos"),
-        {"train": (6, 2), "test": (6, 2)},
-        "yew",
-    ),
+    "folder": (lambda p: layouts.photos(p / "photos"), {"train": (6, 2), "test": (6, 2)}, "yew"),
 }
 
 
@@ -95,18 +80,13 @@ def test_prepare_and_load(tmp_path: Path, case: str) -> None:
     assert not set(splits["train"].classes) & set(splits["test"].classes)
     if "gallery" in splits:
         assert splits["gallery"].classes == splits["test"].classes
-    assert {split.read(len(split.ids) - 1, None).dtype for split in splits.values()} == {
-        np.dtype(np.uint8)
-    }
+    assert {split.read(len(split.ids) - 1, None).dtype for split in splits.values()} == {np.dtype(np.uint8)}
     names = {prepared_data.INDEX, prepared_data.RECORDS, duplicates.TABLE, seal.MANIFEST}
     assert {path.name for path in (tmp_path / "out").iterdir()} == names
     seal.read(tmp_path / "out", prepared_data.KIND)
 
 
-OFFICIAL = {
-    name: plugin_module("data", name).RECIPE
-    for name in ("cub", "cars", "sop", "inshop", "omniglot")
-}
+OFFICIAL = {name: plugin_module("data", name).RECIPE for name in ("cub", "cars", "sop", "inshop", "omniglot")}
 
 
 @pytest.mark.parametrize("case", LAYOUTS)
@@ -182,9 +162,7 @@ def test_missing_images_are_one_line(
 
 
 @pytest.mark.parametrize("without", [3, 1])
-def test_cars_without_test_labels_or_images(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], without: int
-) -> None:
+def test_cars_without_test_labels_or_images(tmp_path: Path, capsys: pytest.CaptureFixture[str], without: int) -> None:
     """Half of Cars196 is labelled: both ways out are named, and --subset takes it."""
     sources = layouts.cars_original(tmp_path)
     del sources[without]
@@ -204,9 +182,7 @@ def test_class_folders_of_cars_have_the_numbers_of_the_devkit(tmp_path: Path) ->
     titles[[5, 173]] = "Acura Integra Type R 2001", "Ram C/V Cargo Van Minivan 2012"
     (tmp_path / "cars_meta.mat").write_bytes(layouts.mat(class_names=titles))
     names = ("Acura Integra Type R 2001", "Ram C-V Cargo Van Minivan 2012")
-    files = {"cars_meta.mat": File(tmp_path / "cars_meta.mat")} | {
-        f"{name}/1.jpg": File(Path()) for name in names
-    }
+    files = {"cars_meta.mat": File(tmp_path / "cars_meta.mat")} | {f"{name}/1.jpg": File(Path()) for name in names}
     entries = OFFICIAL["cars"].read(files).rows
     assert [(entry.split, entry.class_name) for entry in entries] == [
         ("train", "006 Acura Integra Type R 2001"),
@@ -280,8 +256,7 @@ def test_unprepared_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         load("folder", photos)
     (tmp_path / "bare").mkdir()
     with pytest.raises(
-        DataError,
-        match=r"data\.path=.*bare: there is no class folder with images; put the images of each",
+        DataError, match=r"data\.path=.*bare: there is no class folder with images; put the images of each"
     ):
         load("folder", tmp_path / "bare")
 
@@ -294,9 +269,7 @@ def test_files_that_are_not_images_are_skipped_and_counted(
     photos = layouts.photos(tmp_path / "photos")
     layouts.written(photos, {"oak/notes.txt": b"text", "README": b"text"})
     skipped = "skipped 2 files other than images (no suffix: 1, .txt: 1)"
-    assert [load("folder", photos)["test"].note for _ in range(2)] == [
-        f"data.path={photos}: {skipped}"
-    ] * 2
+    assert [load("folder", photos)["test"].note for _ in range(2)] == [f"data.path={photos}: {skipped}"] * 2
     prepare("folder", [photos], tmp_path / "out", console=Console())
     assert f"--source={photos}: {skipped}" in capsys.readouterr().out.splitlines()
 
@@ -310,9 +283,7 @@ def test_damage_after_preparation(tmp_path: Path) -> None:
     index = tmp_path / "out" / prepared_data.INDEX
     names = index.read_bytes()
     index.write_bytes(names.replace(b"oak", b"elm"))
-    with pytest.raises(
-        DataError, match=f"^{index}: has changed since it was written; prepare the data set again"
-    ):
+    with pytest.raises(DataError, match=f"^{index}: has changed since it was written; prepare the data set again"):
         load("folder", tmp_path / "out")
     index.write_bytes(names)
     records.write_bytes(whole[:-1])
@@ -385,10 +356,7 @@ class Pictures(tfds.core.GeneratorBasedBuilder):
 
     def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
         return {
-            split: (
-                (i, {"image": io.BytesIO(image), "label": name})
-                for i, (image, name) in enumerate(rows)
-            )
+            split: ((i, {"image": io.BytesIO(image), "label": name}) for i, (image, name) in enumerate(rows))
             for split, rows in self._examples.items()
         }
 
@@ -480,9 +448,7 @@ def test_another_draw_of_the_classes() -> None:
         redrawn({**usual, "gallery": usual["test"]}, 1)
 
 
-def test_another_draw_is_of_the_data_set_of_the_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_draw_is_of_the_data_set_of_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Images for a trained model are the test split of their own data set, or the same."""
     layouts.photos(tmp_path / "photos", [f"class {i}" for i in range(12)])
     own = tmp_path / "own"

@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from PIL import Image
-
 from dml_jax.data import decode
 from dml_jax.errors import DataError
+from PIL import Image
+
 from tests.data import pictures
 
 RAMP = (np.arange(600, dtype=np.uint16) * 109).reshape(20, 30)  # 0 to 65,291
@@ -31,9 +31,7 @@ def test_heic_with_its_extra() -> None:
     pixels, exif = pictures.pixels(3, 48, 64), Image.Exif()
     exif[decode.ORIENTATION] = 6
     file = io.BytesIO()
-    pillow_heif.from_pillow(Image.fromarray(pixels)).save(
-        file, quality=100, chroma=444, exif=exif.tobytes()
-    )
+    pillow_heif.from_pillow(Image.fromarray(pixels)).save(file, quality=100, chroma=444, exif=exif.tobytes())
     data = file.getvalue()
     decoded = decode.rgb(data)
     expected = np.rot90(pixels, -1)
@@ -49,9 +47,7 @@ def test_heic_with_its_extra() -> None:
 
 def test_heic_without_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
-    with pytest.raises(
-        DataError, match=r"^is HEIC, which needs one more package: pip install pillow-heif$"
-    ):
+    with pytest.raises(DataError, match=r"^is HEIC, which needs one more package: pip install pillow-heif$"):
         decode.rgb(b"\0\0\0\x18ftypheic" + bytes(100))
 
 
@@ -68,9 +64,7 @@ def test_avif_and_mpo() -> None:
 
 
 def test_libtiff_writes_no_lines_without_a_file_name(capfd: pytest.CaptureFixture[str]) -> None:
-    data = bytearray(
-        saved(Image.fromarray(pictures.pixels(3, 48, 64)), "TIFF", compression="tiff_lzw")
-    )
+    data = bytearray(saved(Image.fromarray(pictures.pixels(3, 48, 64)), "TIFF", compression="tiff_lzw"))
     data[200:900] = b"\xff" * 700
     with pytest.raises(DataError, match="damaged"):
         decode.rgb(bytes(data))
@@ -91,18 +85,14 @@ def test_16_bit_greyscale_keeps_its_high_byte(kind: str) -> None:
 def tiff(pixels: bytes, bits: int, photometric: int = 1) -> bytes:
     """An uncompressed greyscale TIFF file of 4 x 2 pixels."""
     tags = {256: 4, 257: 2, 258: bits, 259: 1, 262: photometric, 273: 200, 278: 2, 279: len(pixels)}
-    entries = b"".join(
-        np.array([tag, 3, 1, 0, value, 0], "<u2").tobytes() for tag, value in tags.items()
-    )
+    entries = b"".join(np.array([tag, 3, 1, 0, value, 0], "<u2").tobytes() for tag, value in tags.items())
     head = b"II*\0\x08\0\0\0" + np.uint16(len(tags)).tobytes()
     return (head + entries + bytes(4)).ljust(200, b"\0") + pixels
 
 
 def test_white_is_zero_and_12_bits() -> None:
     values = np.array([[0, 256, 4096, 65535], [128, 30000, 32768, 65280]], "<u2")
-    normal, inverted = (
-        decode.rgb(tiff(values.tobytes(), 16, photometric))[:, :, 0] for photometric in (1, 0)
-    )
+    normal, inverted = (decode.rgb(tiff(values.tobytes(), 16, photometric))[:, :, 0] for photometric in (1, 0))
     np.testing.assert_array_equal(normal, values >> 8)
     np.testing.assert_array_equal(inverted, 255 - (values >> 8))
     packed = bytes([0x00, 0x08, 0x00, 0x40, 0x0F, 0xFF, 0xFF, 0x08, 0x00, 0x01, 0x00, 0x10])
@@ -111,10 +101,7 @@ def test_white_is_zero_and_12_bits() -> None:
 
 
 def test_pixels_of_unknown_range_are_rejected() -> None:
-    for values, kind in (
-        (RAMP.astype(np.int32) * 10_000, "32-bit integer"),
-        (RAMP / np.float32(9), "floating-point"),
-    ):
+    for values, kind in ((RAMP.astype(np.int32) * 10_000, "32-bit integer"), (RAMP / np.float32(9), "floating-point")):
         with pytest.raises(DataError, match=f"has .*{kind} pixels, whose range is unknown"):
             decode.rgb(saved(Image.fromarray(values), "TIFF"))
 
@@ -142,10 +129,7 @@ def test_jpeg_files_of_very_many_scans_are_rejected() -> None:
 def test_images_in_text_of_very_many_comments_are_rejected(kind: int) -> None:
     """A megabyte of them takes Pillow a quarter of a minute, and twice as many four times as
     long."""
-    head, pixels = (
-        (b"P%d\n1 2\n%s" % (kind, b"" if kind == 1 else b"255\n")),
-        b"0 1 " * (3 if kind == 3 else 1),
-    )
+    head, pixels = ((b"P%d\n1 2\n%s" % (kind, b"" if kind == 1 else b"255\n")), b"0 1 " * (3 if kind == 3 else 1))
     assert decode.rgb(head + 80 * b"#\n" + pixels).shape == (2, 1, 3)
     with pytest.raises(DataError, match=r"^more than 100 scans or comments, which"):
         decode.rgb(head + 101 * b"#\n" + pixels)
@@ -158,12 +142,8 @@ def test_other_formats_are_rejected(kind: str, monkeypatch: pytest.MonkeyPatch) 
     """In particular PostScript, whose decoder runs Ghostscript."""
     from PIL import EpsImagePlugin
 
-    monkeypatch.setattr(
-        EpsImagePlugin, "Ghostscript", lambda *_: pytest.fail("Ghostscript was called")
-    )
-    with pytest.raises(
-        DataError, match=r"^not an image \(JPEG, PNG, GIF, BMP, TIFF, WEBP, AVIF, PPM\)$"
-    ):
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *_: pytest.fail("Ghostscript was called"))
+    with pytest.raises(DataError, match=r"^not an image \(JPEG, PNG, GIF, BMP, TIFF, WEBP, AVIF, PPM\)$"):
         decode.rgb(pictures.encoded(3, kind=kind))
 
 
@@ -180,9 +160,7 @@ def test_images_of_pillow_have_the_pixels_of_their_files(monkeypatch: pytest.Mon
         b"P5\n30 20\n65535\n" + RAMP.astype(">u2").tobytes(),
     ]
     for data in files:
-        np.testing.assert_array_equal(
-            decode.from_pillow(Image.open(io.BytesIO(data))), decode.rgb(data)
-        )
+        np.testing.assert_array_equal(decode.from_pillow(Image.open(io.BytesIO(data))), decode.rgb(data))
     with pytest.raises(DataError, match="damaged: "):
         decode.from_pillow(Image.open(io.BytesIO(files[0][:-200])))
     monkeypatch.setattr(decode, "LIMIT", 24 * 32 - 1)
@@ -213,9 +191,7 @@ def test_few_images_are_decoded_at_a_time(monkeypatch: pytest.MonkeyPatch) -> No
     assert (most, decode.Room._used) == (5000, 0)
 
 
-@pytest.mark.parametrize(
-    ("kind", "mode", "need"), [("PNG", "RGB", 12), ("JPEG", "RGB", 3), ("JPEG", "CMYK", 12)]
-)
+@pytest.mark.parametrize(("kind", "mode", "need"), [("PNG", "RGB", 12), ("JPEG", "RGB", 3), ("JPEG", "CMYK", 12)])
 def test_the_memory_of_an_image_counts_until_it_was_used(
     kind: str, mode: str, need: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,10 +210,7 @@ def test_the_memory_of_an_image_counts_until_it_was_used(
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "I;16", "CMYK"])
 def test_pixels_do_not_depend_on_strips(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    data, colours = (
-        io.BytesIO(),
-        Image.fromarray(np.random.default_rng(0).integers(0, 256, (37, 23, 3), np.uint8)),
-    )
+    data, colours = (io.BytesIO(), Image.fromarray(np.random.default_rng(0).integers(0, 256, (37, 23, 3), np.uint8)))
     (colours.convert("L") if mode == "I;16" else colours).convert(mode).save(data, "TIFF")
     whole = decode.rgb(data.getvalue())
     monkeypatch.setattr(decode, "STRIP", 23 * 5)
@@ -248,10 +221,7 @@ def test_too_little_memory_is_not_damage(monkeypatch: pytest.MonkeyPatch) -> Non
     def fail(*given: object, **options: object) -> None:
         raise MemoryError
 
-    for kind, owner, name in (
-        ("PNG", Image.Image, "load"),
-        ("JPEG", decode.simplejpeg, "decode_jpeg"),
-    ):
+    for kind, owner, name in (("PNG", Image.Image, "load"), ("JPEG", decode.simplejpeg, "decode_jpeg")):
         file = pictures.encoded(0, 8, 8, kind)
         monkeypatch.setattr(owner, name, fail)
         with pytest.raises(MemoryError):

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from dml_jax.data import look
 from dml_jax.data.files import Entry, File
 from dml_jax.data.split import Split, unread
@@ -29,9 +28,7 @@ def model(vector: Callable[[Path], np.ndarray], bad: Sequence[str] = ()) -> Any:
 
     def embed_each(groups: list[list[Path]], on_bad: Callable[[DataError], object]) -> Any:
         for paths in groups:
-            rows = np.stack([vector(path) for path in paths]) + 0.2 * rng.normal(
-                size=(len(paths), 8)
-            )
+            rows = np.stack([vector(path) for path in paths]) + 0.2 * rng.normal(size=(len(paths), 8))
             rows /= np.linalg.norm(rows, axis=1, keepdims=True)
             for i, path in enumerate(paths):
                 if path.name in bad:
@@ -88,9 +85,7 @@ def test_at_most_200_images_of_whole_names() -> None:
     few = look.sample(entries(*names))
     assert len(few) == look.MOST
     folders = {entry.class_name for entry in few}
-    assert {name[2:] for name in folders if name[0] == "a"} == {
-        name[2:] for name in folders if name[0] == "b"
-    }
+    assert {name[2:] for name in folders if name[0] == "a"} == {name[2:] for name in folders if name[0] == "b"}
     assert len(look.sample(entries(*"abcde"))) == 30
 
 

@@ -4,9 +4,8 @@ import io
 
 import numpy as np
 import pytest
-from PIL import Image, ImageDraw, ImageFilter
-
 from dml_jax.data.prepare import near_copies
+from PIL import Image, ImageDraw, ImageFilter
 
 
 def drawn(seed: int) -> Image.Image:

@@ -7,12 +7,12 @@ from typing import Any
 import grain
 import numpy as np
 import pytest
-
 from dml_jax.config import Data
 from dml_jax.data import cores, pipeline, samplers
 from dml_jax.data.prepared_data import file_reader
 from dml_jax.data.split import Split
 from dml_jax.errors import DataError
+
 from tests.data import pictures
 
 CROPPED = {"crop": "random_resized", "image_size": 12, "resize": 16}
@@ -32,13 +32,9 @@ def options(**changes: object) -> Data:
     return Data(**{"batch_size": 8, "images_per_class": 2, "threads": 1, **CROPPED, **changes})  # type: ignore[arg-type]
 
 
-def read_batches(
-    split: Split, data: Data, **overrides: int
-) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+def read_batches(split: Split, data: Data, **overrides: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     arguments = {"seed": 5, "views": 2, "start": 0, "stop": 9} | overrides
-    with pipeline.training(
-        split, samplers.build(data, split.labels, 5), data, **arguments
-    ) as reader:
+    with pipeline.training(split, samplers.build(data, split.labels, 5), data, **arguments) as reader:
         return list(reader)
 
 
@@ -61,43 +57,28 @@ def test_shapes_types_and_labels(split: Split) -> None:
     assert (batches[0][0] != batches[1][0]).any()
 
 
-def test_threads_are_as_many_as_the_cores(
-    split: Split, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_threads_are_as_many_as_the_cores(split: Split, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Unless they are given; a container's quota of processor time limits the cores."""
     asked: list[Any] = []
     made = grain.ReadOptions
-    monkeypatch.setattr(
-        grain, "ReadOptions", lambda **given: asked.append(given["num_threads"]) or made(**given)
-    )
+    monkeypatch.setattr(grain, "ReadOptions", lambda **given: asked.append(given["num_threads"]) or made(**given))
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(7), raising=False)
     monkeypatch.setattr(cores, "CPU_QUOTA", tmp_path / "quota")
-    for threads, quota in (
-        (0, "max 100000"),
-        (0, "350000 100000"),
-        (0, "50000 100000"),
-        (5, "max 100000"),
-    ):
+    for threads, quota in ((0, "max 100000"), (0, "350000 100000"), (0, "50000 100000"), (5, "max 100000")):
         cores.CPU_QUOTA.write_text(f"{quota}\n")
         read_batches(split, options(threads=threads), start=8)
     assert asked == [7, 3, 1, 5]
 
 
 def test_reading_can_start_at_any_step(split: Split) -> None:
-    assert_same(
-        read_batches(split, options())[4:], read_batches(split, options(threads=2), start=4)
-    )
+    assert_same(read_batches(split, options())[4:], read_batches(split, options(threads=2), start=4))
 
 
 def test_hosts_share_the_batch(split: Split) -> None:
     whole = read_batches(split, options())
     halves = [read_batches(split, options(), host=host, hosts=2) for host in range(2)]
     joined = [
-        (
-            np.concatenate([a[0], b[0]], axis=1),
-            np.concatenate([a[1], b[1]]),
-            np.concatenate([a[2], b[2]]),
-        )
+        (np.concatenate([a[0], b[0]], axis=1), np.concatenate([a[1], b[1]]), np.concatenate([a[2], b[2]]))
         for a, b in zip(*halves, strict=True)
     ]
     assert_same(whole, joined)

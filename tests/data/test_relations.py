@@ -6,7 +6,6 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-
 from dml_jax import losses
 from dml_jax.config import resolve
 from dml_jax.config.modules import import_code
@@ -15,6 +14,7 @@ from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline
 from dml_jax.train import experiment as experiments
 from dml_jax.train import model_metrics, step
+
 from tests import toys
 from tests.plugins import graded
 from tests.plugins.relation import shared_tags
@@ -43,9 +43,7 @@ def test_weights_of_classes(monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda a, b: np.full((4, 4), "a"), r"returns <U1 \[4, 4\]"),
     ],
 )
-def test_weights_that_are_none(
-    relation: Callable[..., Any], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_that_are_none(relation: Callable[..., Any], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.plugins.relation.shared_tags", relation)
     with pytest.raises(ConfigError, match=message):
         relations.between_classes(PATH, NAMES)
@@ -100,9 +98,7 @@ def test_it_reaches_sampler_loss_memory_and_evaluation(monkeypatch: pytest.Monke
     _, aux = loss(params, model_state, batch, np.int32(0), jax.random.key(1))
     x = jax.jit(method.embed)(params, model_state, batch.images[0])
     pairs = weights[np.ix_(batch.labels, batch.labels)]
-    expected = jax.jit(losses.sup_con)(
-        x, positive=np.where(np.eye(32, dtype=bool), 0, pairs), negative=pairs == 0
-    )
+    expected = jax.jit(losses.sup_con)(x, positive=np.where(np.eye(32, dtype=bool), 0, pairs), negative=pairs == 0)
     assert float(aux.metrics["memory"]) == pytest.approx(float(expected), rel=1e-5)
 
     test = run.splits["test"]

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from dml_jax.buckets import file_system
 from dml_jax.config import Data
 from dml_jax.data import formats, prepared_data
 from dml_jax.errors import DataError
+
 from tests import emulator
 from tests.data import pictures
 
@@ -61,9 +61,7 @@ def test_a_damaged_data_set_is_not_used(bucket: Path, tmp_path: Path) -> None:
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
-    with pytest.raises(
-        DataError, match=r"prepared: .*array_record.*has changed since it was written"
-    ):
+    with pytest.raises(DataError, match=r"prepared: .*array_record.*has changed since it was written"):
         prepared_data.staged(url)
 
 
@@ -74,10 +72,7 @@ def test_buckets(bucket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with emulator.running() as environment:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        images = {
-            path.relative_to(bucket).as_posix(): path.read_bytes()
-            for path in sorted(bucket.rglob("*.png"))
-        }
+        images = {path.relative_to(bucket).as_posix(): path.read_bytes() for path in sorted(bucket.rglob("*.png"))}
         for name, content in images.items():
             system, path = file_system(f"{there}/photos/{name}")
             with system.open_output_stream(path) as target:

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from dml_jax.config import Data
 from dml_jax.config.sections import WITHOUT_CLASSES
 from dml_jax.data import samplers
@@ -18,16 +17,12 @@ NAMES = sorted(samplers.SAMPLERS)
 RELATION = np.random.default_rng(7).integers(0, 3, (9, 9)) / 2  # of classes
 
 
-def build(
-    sampler: str, batch_size: int, images: int, seed: int = 3, labels: np.ndarray = LABELS
-) -> samplers.Sampler:
+def build(sampler: str, batch_size: int, images: int, seed: int = 3, labels: np.ndarray = LABELS) -> samplers.Sampler:
     data = Data(sampler=sampler, batch_size=batch_size, images_per_class=images)  # type: ignore[arg-type]
     return samplers.build(data, labels, seed, RELATION)
 
 
-@pytest.mark.parametrize(
-    ("batch_size", "images"), [(12, 4), (20, 4), (36, 4), (15, 5), (8, 1), (9, 3), (12, 6)]
-)
+@pytest.mark.parametrize(("batch_size", "images"), [(12, 4), (20, 4), (36, 4), (15, 5), (8, 1), (9, 3), (12, 6)])
 def test_balanced_counts_are_even_at_every_step(batch_size: int, images: int) -> None:
     sampler = build("balanced", batch_size, images)
     class_indices = samplers.base.indices_by_class(LABELS)
@@ -91,10 +86,7 @@ def test_shuffled_draws_no_image_twice_in_an_epoch() -> None:
     assert sampler.first_step(1) == len(LABELS) // 12
     for epoch in range(3):
         seen = np.concatenate(
-            [
-                sampler.batch(s)
-                for s in range(sampler.first_step(epoch), sampler.first_step(epoch + 1))
-            ]
+            [sampler.batch(s) for s in range(sampler.first_step(epoch), sampler.first_step(epoch + 1))]
         )
         assert len(set(seen)) == len(seen) == sampler.first_step(1) * 12
 
@@ -107,16 +99,8 @@ def test_any_labels_are_classes(name: str) -> None:
     options = {"batch_size": 12} | ({} if name in WITHOUT_CLASSES else {"images_per_class": 3})
     names = np.array(["ash", "beech", "elm", "fir", "lime", "oak", "pine", "plum", "yew"])
     expected = [make(LABELS, **options).batch(step) for step in range(5)]
-    for labels in (
-        LABELS * 2 + 1,
-        LABELS.astype(np.uint64) + 2**63,
-        LABELS - 5,
-        names[LABELS],
-        list(names[LABELS]),
-    ):
-        np.testing.assert_array_equal(
-            [make(labels, **options).batch(step) for step in range(5)], expected
-        )
+    for labels in (LABELS * 2 + 1, LABELS.astype(np.uint64) + 2**63, LABELS - 5, names[LABELS], list(names[LABELS])):
+        np.testing.assert_array_equal([make(labels, **options).batch(step) for step in range(5)], expected)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -132,13 +116,9 @@ def test_the_rules_of_the_configuration_hold_in_direct_calls(name: str) -> None:
             samplers.SAMPLERS[name](LABELS, batch_size=12, images_per_class=images, **given)
 
 
-@pytest.mark.parametrize(
-    "labels", [LABELS.astype(float), LABELS[:, None], np.zeros(0, int), np.array([object(), "a"])]
-)
+@pytest.mark.parametrize("labels", [LABELS.astype(float), LABELS[:, None], np.zeros(0, int), np.array([object(), "a"])])
 def test_labels_that_are_no_classes(labels: np.ndarray) -> None:
-    with pytest.raises(
-        DataError, match=r"^labels: hold .*; give one class per image, an integer or text$"
-    ):
+    with pytest.raises(DataError, match=r"^labels: hold .*; give one class per image, an integer or text$"):
         samplers.balanced(labels, batch_size=4, images_per_class=2)
 
 

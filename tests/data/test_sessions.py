@@ -6,8 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
-
 from dml_jax import main, table
 from dml_jax.commands import cli, evaluate
 from dml_jax.data import decode, sessions
@@ -15,6 +13,8 @@ from dml_jax.data.split import Split, take, together, unread
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation import metrics, protocol
 from dml_jax.train import model_metrics
+from PIL import Image
+
 from tests.data import layouts
 from tests.train.experiments import small
 
@@ -40,13 +40,9 @@ def test_where_sessions_come_from(tmp_path: Path) -> None:
     assert sessions.find("", names, dated) == [""] * 3  # not all have a date
     assert sessions.find("", names[:2], dated[:2]) == days[:2]
     assert sessions.find("", names[:2], dated[:1] * 2) == [""] * 2  # all of one day
-    with pytest.raises(
-        DataError, match=r"session=\^x_: fits none of 3 images, e\.g\. oak/train_1\.jpg"
-    ):
+    with pytest.raises(DataError, match=r"session=\^x_: fits none of 3 images, e\.g\. oak/train_1\.jpg"):
         sessions.find("^x_", names)
-    with pytest.raises(
-        ConfigError, match=r"session=\(: is neither a column nor a regular expression"
-    ):
+    with pytest.raises(ConfigError, match=r"session=\(: is neither a column nor a regular expression"):
         sessions.find("(", names)
 
 
@@ -71,9 +67,7 @@ def test_a_column_called_session_counts_only_if_it_is_asked_for() -> None:
     for session, options in (("", {}), ("session", {"groups": days})):
         config = small(steps=1)
         config = replace(config, data=replace(config.data, session=session))
-        found = model_metrics.metrics(
-            config, "cosine", {"test": split}, {"test": rows}, cluster=False
-        )
+        found = model_metrics.metrics(config, "cosine", {"test": split}, {"test": rows}, cluster=False)
         expected = metrics.retrieval(rows, labels, ks=(1,), **options)
         assert found["map@r"] == pytest.approx(expected["map@r"]), session
 
@@ -82,9 +76,7 @@ def test_all_classes_together() -> None:
     def read(start: int) -> object:
         return lambda index, rng: np.full((1, 1, 3), start + index, np.uint8)
 
-    train = Split(
-        np.array([0, 1]), ["a", "b"], read(0), ["oak", "elm"], metadata={"day": [1, 2], "x": [0, 0]}
-    )
+    train = Split(np.array([0, 1]), ["a", "b"], read(0), ["oak", "elm"], metadata={"day": [1, 2], "x": [0, 0]})
     test = Split(np.array([0, 0]), ["c", "d"], read(10), ["yew"], metadata={"day": [3, 4]})
     whole = together([train, test])
     assert [whole.classes[label] for label in whole.labels] == ["oak", "elm", "yew", "yew"]
@@ -95,9 +87,7 @@ def test_all_classes_together() -> None:
 
 
 def test_unknown_sessions_are_their_own() -> None:
-    split = Split(
-        np.zeros(3, np.int64), [*"abc"], unread, ["x"], metadata={"session": ["s", "", ""]}
-    )
+    split = Split(np.zeros(3, np.int64), [*"abc"], unread, ["x"], metadata={"session": ["s", "", ""]})
     (groups,) = sessions.groups({"test": split}).values()
     assert len(set(groups)) == 3
     assert sessions.groups({"test": split._replace(metadata={})}) == {}
@@ -111,9 +101,7 @@ def test_near_copies() -> None:
 
 
 @pytest.mark.slow
-def test_training_and_evaluation_across_sessions(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_training_and_evaluation_across_sessions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Metrics of a run, of its controls and of `evaluate` are those of relevant images of other
     sessions."""
     photos = layouts.photos(tmp_path / "photos", tuple(f"class {i}" for i in range(8)), each=6)
@@ -145,19 +133,12 @@ def test_training_and_evaluation_across_sessions(
     assert results["controls"]
     for session in ("", "^(a|b)_"):
         output = tmp_path / "out.json"
-        evaluate.execute(
-            [f"--model={run}", "--quiet", f"--output={output}", f"--session={session}"]
-        )
+        evaluate.execute([f"--model={run}", "--quiet", f"--output={output}", f"--session={session}"])
         assert json.loads(output.read_text())["map@r"] == pytest.approx(expected["map@r"], abs=1e-6)
     assert "across 2 sessions" in capsys.readouterr().out
     evaluate.execute([f"--model={run}", f"--data={photos}", "--quiet", f"--output={output}"])
     assert 0 <= json.loads(output.read_text())["near_copies"] <= 1
-    assert (
-        cli.exit_code(
-            lambda: evaluate.execute([f"--model={run}", f"--data={photos}", "--session=^[ab]()"])
-        )
-        == 2
-    )
+    assert cli.exit_code(lambda: evaluate.execute([f"--model={run}", f"--data={photos}", "--session=^[ab]()"])) == 2
     capsys.readouterr()
 
     code, run, text = train("all", "--config.data.split=all")

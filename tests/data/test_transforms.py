@@ -5,12 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
-
 from dml_jax.config import Data
 from dml_jax.data import pipeline, samplers, transforms
 from dml_jax.data.split import Split
 from dml_jax.errors import DataError
+from PIL import Image
 
 CENTRE = Data(crop="centre", resize=256, image_size=224)
 
@@ -19,18 +18,13 @@ CENTRE = Data(crop="centre", resize=256, image_size=224)
 def test_narrow_images_are_rejected_before_they_are_enlarged(shape: Any) -> None:
     image = np.zeros(shape, np.uint8)
     tracemalloc.start()
-    with pytest.raises(
-        DataError,
-        match=rf"^{shape[1]}x{shape[0]} pixels: .* more than 100 times the other; crop it$",
-    ):
+    with pytest.raises(DataError, match=rf"^{shape[1]}x{shape[0]} pixels: .* more than 100 times the other; crop it$"):
         transforms.evaluation(CENTRE)(image)
     assert tracemalloc.get_traced_memory()[1] < 2**20
     tracemalloc.stop()
 
 
-@pytest.mark.parametrize(
-    "part", [np.s_[3:33, 7:48], np.s_[:, 40:], np.s_[5:6, 2:3], np.s_[::-1, :9], np.s_[:, ::2]]
-)
+@pytest.mark.parametrize("part", [np.s_[3:33, 7:48], np.s_[:, 40:], np.s_[5:6, 2:3], np.s_[::-1, :9], np.s_[:, ::2]])
 def test_crops_and_other_views_are_resized_as_their_copies(part: Any) -> None:
     image = np.random.default_rng(0).integers(0, 256, (40, 50, 3), np.uint8)
     expected = Image.fromarray(image[part].copy()).resize((20, 30), Image.Resampling.BICUBIC)

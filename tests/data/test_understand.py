@@ -4,13 +4,13 @@ import os
 from pathlib import Path
 
 import pytest
-
 from dml_jax.config import Data
 from dml_jax.data import formats, understand
 from dml_jax.data.files import File, walk
 from dml_jax.data.formats import folder
 from dml_jax.data.sources import Options
 from dml_jax.errors import DataError
+
 from tests.data import layouts, pictures, trees
 
 TREES = ("ash", "elm", "oak", "yew")
@@ -101,9 +101,7 @@ def test_links_and_twins_are_read(tmp_path: Path) -> None:
     pictures.write(photos / "oak" / "0.JPG", 5)
     os.symlink(photos / "oak" / "0.jpg", photos / "elm" / "linked.jpg")
     os.symlink(photos, photos / "elm" / "around")
-    entries = understand.understand(
-        folder.RECIPE, dict(walk(photos)), Options(), "", labelled=True
-    ).entries
+    entries = understand.understand(folder.RECIPE, dict(walk(photos)), Options(), "", labelled=True).entries
     assert len(entries) == 8
     assert {"oak/0.jpg", "oak/0.JPG", "elm/linked.jpg"} <= {entry.id for entry in entries}
 

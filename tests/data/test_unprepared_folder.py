@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
-
 from dml_jax import seal
 from dml_jax.config import Data
 from dml_jax.data import formats, prepared_data, split_metadata
 from dml_jax.data.prepare import duplicates
 from dml_jax.data.split import digest
+from PIL import Image
+
 from tests.data import layouts, pictures
 
 
@@ -109,9 +109,7 @@ def test_a_damaged_cache_is_replaced(
     assert data_hash(photos) == before
 
 
-def test_a_cache_that_cannot_be_written_is_not_needed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_that_cannot_be_written_is_not_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert data_hash(layouts.photos(tmp_path / "photos"))

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from dml_jax.config import Data
 from dml_jax.data import pipeline
 from dml_jax.data.split import Split
 from dml_jax.data.worker_processes import WorkerReader
 from dml_jax.errors import ConfigError, DataError, PeerError
+
 from tests.data.test_pipeline import assert_same, options, read_batches, split  # noqa: F401
 from tests.processes import ROOT, environment
 
@@ -74,9 +74,7 @@ def test_killed_worker_and_invalid_image_are_named() -> None:
             os.kill(first, number)
         with pytest.raises(DataError, match=r"^image 6: damaged"):
             next(reader)
-    assert [batch.tolist() for batch in batches] == [
-        [(first, second)[step % 2], step] for step in range(FAILING)
-    ]
+    assert [batch.tolist() for batch in batches] == [[(first, second)[step % 2], step] for step in range(FAILING)]
     assert len({first, second, os.getpid()}) == 3
     del batches
     with WorkerReader(numbers, FAILING + 1, 1000, 2, 1) as reader:
@@ -89,9 +87,7 @@ def test_killed_worker_and_invalid_image_are_named() -> None:
 @pytest.mark.slow
 def test_killed_parent_leaves_nothing_behind() -> None:
     variables = environment() | {"PYTHONPATH": str(ROOT)}
-    parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT], env=variables, stdout=subprocess.PIPE, text=True
-    )
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], env=variables, stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     with parent.stdout as printed:
         workers, made = json.loads(printed.readline())
@@ -128,12 +124,7 @@ def test_what_cannot_be_sent_to_processes() -> None:
     ],
 )
 def test_number_of_workers(
-    asked: int,
-    accelerators: int,
-    cores: int,
-    mebibytes: int,
-    workers: int,
-    monkeypatch: pytest.MonkeyPatch,
+    asked: int, accelerators: int, cores: int, mebibytes: int, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pipeline, "usable_cores", lambda: cores)
     monkeypatch.setattr(pipeline.shutil, "disk_usage", lambda path: (0, 0, mebibytes * 2**20))

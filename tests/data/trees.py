@@ -20,9 +20,7 @@ def write(root: Path, token: str) -> None:
     pattern, colon, text = token.partition(":")
     for short, names in SHORT.items():
         pattern = pattern.replace(short, names)
-    pattern, text = (
-        re.sub(r"\\u(\w{4})", lambda m: chr(int(m[1], 16)), t) for t in (pattern, text)
-    )
+    pattern, text = (re.sub(r"\\u(\w{4})", lambda m: chr(int(m[1], 16)), t) for t in (pattern, text))
     for name in expanded(pattern):
         is_file = colon or re.search(r"\.[a-zA-Z]\w{1,6}$", name)
         for path in [root / name] if is_file else [root / name / f"{i}.jpg" for i in (0, 1)]:

@@ -54,9 +54,7 @@ def kill_after(client: Any, path: str, process: subprocess.Popen[str]) -> None:
     process.communicate()
 
 
-def test_a_run_killed_resumed_and_made_longer_is_that_of_a_local_disk_bit_for_bit(
-    client: Any, tmp_path: Path
-) -> None:
+def test_a_run_killed_resumed_and_made_longer_is_that_of_a_local_disk_bit_for_bit(client: Any, tmp_path: Path) -> None:
     finished(start(f"--workdir={tmp_path}", steps=90))
     first = start("--workdir=gs://bucket/killed")
     kill_after(client, "bucket/killed/checkpoints/latest/40/manifest.json", first)

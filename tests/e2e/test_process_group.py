@@ -108,9 +108,7 @@ def test_different_configurations_do_not_train_together(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hanging"])
 @pytest.mark.parametrize("lost", [0, 1])
-def test_a_lost_process_ends_the_other_with_a_message(
-    lost: int, how: signal.Signals, tmp_path: Path
-) -> None:
+def test_a_lost_process_ends_the_other_with_a_message(lost: int, how: signal.Signals, tmp_path: Path) -> None:
     endless = ["--config.train.steps=100000", "--config.train.log_every=5"]
     code = "process_group.SILENCE = 15.0"
     group = started(f"--workdir={tmp_path}", *endless, code=code)

@@ -3,10 +3,9 @@ their definitions; `golden` compares the values of the authors."""
 
 import numpy as np
 import pytest
-from sklearn.metrics import adjusted_mutual_info_score
-
 from dml_jax.evaluation import metrics, validation
 from dml_jax.evaluation.geometry import pair_errors
+from sklearn.metrics import adjusted_mutual_info_score
 
 
 def test_single_groups_and_singletons():
@@ -44,9 +43,7 @@ def test_error_of_nmi_from_the_influence_of_every_row(average):
     def nmi(weights):
         table = np.zeros((3, 12))
         np.add.at(table, (labels, clusters), weights / weights.sum())
-        joint, rows, columns = (
-            -np.sum(p[p > 0] * np.log(p[p > 0])) for p in (table, table.sum(1), table.sum(0))
-        )
+        joint, rows, columns = (-np.sum(p[p > 0] * np.log(p[p > 0])) for p in (table, table.sum(1), table.sum(0)))
         mean = (rows + columns) / 2 if average == "arithmetic" else np.sqrt(rows * columns)
         return (rows + columns - joint) / mean
 

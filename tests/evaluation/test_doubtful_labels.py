@@ -1,7 +1,6 @@
 """Doubts by loops in float64, and probabilities on planted errors."""
 
 import numpy as np
-
 from dml_jax.evaluation import doubtful_labels
 
 
@@ -16,8 +15,7 @@ def test_doubts_by_loops() -> None:
         for i, label in enumerate(labels):
             own = rows[(labels == label) & (parts != parts[i])].astype(float)
             gaps = {
-                c: np.linalg.norm(rows[i] - rows[labels == c].astype(float).mean(axis=0))
-                for c in {0, 2, 4} - {label}
+                c: np.linalg.norm(rows[i] - rows[labels == c].astype(float).mean(axis=0)) for c in {0, 2, 4} - {label}
             }
             expected = -np.inf
             if label >= 0 and len(own):

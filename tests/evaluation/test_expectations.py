@@ -4,17 +4,15 @@ import math
 
 import numpy as np
 import pytest
-
 from dml_jax.errors import DataError
 from dml_jax.evaluation import expectations, open_set
 from dml_jax.evaluation.expectations import ALWAYS, Choice, expected
 from dml_jax.evaluation.open_set import ANSWERS, Measured
+
 from tests.evaluation.test_open_set import in_sessions
 
 
-def measured_of(
-    margins: np.ndarray, classes: np.ndarray, known: np.ndarray, ranks: np.ndarray
-) -> Measured:
+def measured_of(margins: np.ndarray, classes: np.ndarray, known: np.ndarray, ranks: np.ndarray) -> Measured:
     """Strangers with these margins and known images with these probabilities, each of its class."""
     answers, strangers = np.zeros(len(known), ANSWERS), np.zeros(len(margins), ANSWERS)
     answers["margin"] = answers["probability"] = known
@@ -61,9 +59,7 @@ def test_at_most_the_rate_of_the_strangers_is_accepted(rate: float) -> None:
     rng = np.random.default_rng(0)
     classes = np.repeat(np.arange(10), 12)
     margins = (rng.standard_normal(10)[classes] + rng.standard_normal(120)).astype(np.float32)
-    point = expected(
-        measured_of(margins, classes, np.zeros(0), np.zeros(0, int)), Choice("reject", rate)
-    )
+    point = expected(measured_of(margins, classes, np.zeros(0), np.zeros(0, int)), Choice("reject", rate))
     accepted = margins >= point.limit
     assert accepted.sum() == math.floor(rate * 120 + 1e-9)
     assert point.limit > margins[~accepted].max()
@@ -77,9 +73,7 @@ def test_shares_with_each_choice() -> None:
     ranks = np.array([0, 1, 2, 3, 3] + [0, 0, 1, 1, 5] + [0, 0, 0, 0, 2] + [0] * 5)
     strangers = np.linspace(-1, 0.7, 60), np.arange(60) % 6
     measured = measured_of(*strangers, shares, ranks)
-    always, least = (
-        expected(measured, choice) for choice in (ALWAYS, Choice("min_probability", 0.6))
-    )
+    always, least = (expected(measured, choice) for choice in (ALWAYS, Choice("min_probability", 0.6)))
     assert (always.right[0], always.right_at_3[0], always.wrong[0]) == (12 / 20, 17 / 20, 8 / 20)
     assert (always.unknown, always.strangers) == ((0, 0, 0), (1, 1, 1))
     assert (least.right[0], least.right_at_3[0], least.wrong[0]) == (11 / 20, 14 / 20, 4 / 20)

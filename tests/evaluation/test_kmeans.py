@@ -4,8 +4,8 @@ compared with scikit-learn's by the golden tests."""
 import jax
 import numpy as np
 import pytest
-
 from dml_jax.evaluation import kmeans
+
 from tests.evaluation import brute
 
 
@@ -60,9 +60,7 @@ def test_neither_blocks_nor_the_way_of_adding_change_the_result(scatter, monkeyp
 def test_seeds_and_few_points(init):
     """A seed is reproducible to the bit; as many clusters as points, or more than distinct ones."""
     points = blobs(2)
-    one, two, other = (
-        kmeans.fit(points, 12, init=init, seed=seed, restarts=2) for seed in (5, 5, 6)
-    )
+    one, two, other = (kmeans.fit(points, 12, init=init, seed=seed, restarts=2) for seed in (5, 5, 6))
     for found, same in zip(one, two, strict=True):
         np.testing.assert_array_equal(found, same)
     assert not np.array_equal(one.centers, other.centers)
@@ -92,8 +90,7 @@ def test_equal_centers_tie_to_the_lower_index(k):
 
 
 @pytest.mark.parametrize(
-    ("exponent", "shift"),
-    [(0, 2.0**12), *((exponent, 0) for exponent in (-1060, -700, -140, -70, 70, 600, 1015))],
+    ("exponent", "shift"), [(0, 2.0**12), *((exponent, 0) for exponent in (-1060, -700, -140, -70, 70, 600, 1015))]
 )
 def test_far_from_the_origin_and_out_of_the_range_of_squares(exponent, shift):
     """Also near the ends of float64, and as subnormal float32 numbers."""

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import optimize, special
-
 from dml_jax.evaluation import open_set
 from dml_jax.evaluation.open_set import Photographs
+from scipy import optimize, special
 
 D = 12
 
@@ -20,9 +19,7 @@ def photographs(classes: int, images: int, seed: int) -> tuple[np.ndarray, np.nd
     rng = np.random.default_rng(seed)
     labels = np.repeat(np.arange(classes), images)
     spread = np.where(np.arange(D) < 3, 1.0, 0.3)
-    rows = rng.standard_normal((classes, D))[labels] + spread * rng.standard_normal(
-        (len(labels), D)
-    )
+    rows = rng.standard_normal((classes, D))[labels] + spread * rng.standard_normal((len(labels), D))
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32), labels
 
 
@@ -98,10 +95,7 @@ def in_sessions(classes: int, each: int, seed: int, shift: float = 0.8) -> Photo
     """Photographs of every class in three sessions, which move all images of a class by a vector of
     their own."""
     rng = np.random.default_rng(seed)
-    labels, session = (
-        np.repeat(np.arange(classes), 3 * each),
-        np.tile(np.repeat(np.arange(3), each), classes),
-    )
+    labels, session = (np.repeat(np.arange(classes), 3 * each), np.tile(np.repeat(np.arange(3), each), classes))
     centres, moves = rng.standard_normal((classes, D)), shift * rng.standard_normal((classes, 3, D))
     rows = centres[labels] + moves[labels, session] + 0.2 * rng.standard_normal((len(labels), D))
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)

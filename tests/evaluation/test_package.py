@@ -5,7 +5,6 @@ import subprocess
 import sys
 
 import pytest
-
 from dml_jax import evaluation
 from dml_jax.evaluation import kmeans, metrics, neighbors
 

@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-from scipy import stats
-
 from dml_jax.evaluation import metrics, paired
+from scipy import stats
 
 RNG = np.random.default_rng(0)
 

@@ -5,8 +5,8 @@ import math
 
 import numpy as np
 import pytest
-
 from dml_jax.evaluation import clustering, kmeans, metric_table, metrics, protocol
+
 from tests.evaluation import brute
 
 POINTS, LABELS = brute.sample(0, [6] * 8)
@@ -60,8 +60,7 @@ def test_the_paper_protocol_counts_a_duplicate_as_the_query_itself():
     points[::2] = points[1::2]  # every row has a duplicate
     labels[1::4] = 99  # half of the duplicates belong to another class
     clean, paper = (
-        protocol.evaluate(points, labels, protocol=name, cluster=False)["recall@1"]
-        for name in ("clean", "paper")
+        protocol.evaluate(points, labels, protocol=name, cluster=False)["recall@1"] for name in ("clean", "paper")
     )
     assert paper > clean
     plain = protocol.evaluate(POINTS, LABELS)

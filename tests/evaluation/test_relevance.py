@@ -4,10 +4,10 @@ the user's own; against brute force in float64."""
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from sklearn.metrics import ndcg_score
-
 from dml_jax.evaluation import metrics, protocol, reranking, user_distances
 from dml_jax.evaluation._engine import plan, tiles
+from sklearn.metrics import ndcg_score
+
 from tests.evaluation import brute
 
 KS = (1, 2, 10)
@@ -95,11 +95,7 @@ def test_several_classes_per_row(separate):
 
 def test_nothing_is_relevant():
     points, labels, _ = integers()
-    for given, groups in (
-        (labels, np.zeros(COUNT, int)),
-        (np.zeros((COUNT, 3), bool), None),
-        ([[]] * COUNT, None),
-    ):
+    for given, groups in ((labels, np.zeros(COUNT, int)), (np.zeros((COUNT, 3), bool), None), ([[]] * COUNT, None)):
         found = metrics.retrieval(points, given, groups=groups, ks=KS, metric="euclidean")
         assert (found["recall@10"], found["mrr"], found["lone_queries"]) == (0, 0, COUNT)
         assert np.isnan([found["r_precision"], found["map@r"]]).all()

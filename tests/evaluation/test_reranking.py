@@ -3,8 +3,8 @@ force."""
 
 import numpy as np
 import pytest
-
 from dml_jax.evaluation import metrics, neighbors, reranking
+
 from tests.evaluation import brute
 
 
@@ -50,8 +50,7 @@ def check(far, distances, indices):
 
 
 @pytest.mark.parametrize(
-    ("k1", "k2", "weight", "terms"),
-    [(20, 6, 0.3, 1 << 22), (20, 6, 0.3, 300), (7, 1, 0.0, 300), (5, 3, 0.8, 1 << 22)],
+    ("k1", "k2", "weight", "terms"), [(20, 6, 0.3, 1 << 22), (20, 6, 0.3, 300), (7, 1, 0.0, 300), (5, 3, 0.8, 1 << 22)]
 )
 def test_queries_and_gallery(k1, k2, weight, terms, monkeypatch):
     monkeypatch.setattr(reranking, "TERMS", terms)

@@ -7,10 +7,10 @@ import jax
 import ml_dtypes
 import numpy as np
 import pytest
-from jax.sharding import Mesh
-
 from dml_jax.evaluation import metrics, validation
 from dml_jax.evaluation._engine import plan, query_metrics, tiles
+from jax.sharding import Mesh
+
 from tests.evaluation import brute
 from tests.evaluation.brute import sample
 
@@ -37,9 +37,7 @@ def check_against_brute_force(points, labels, *, metric="cosine", position=False
     distances = distances_with_ties(points, points, metric)
     omitted = None if position else np.eye(len(points), dtype=bool)
     same = labels[:, None] == labels
-    expected = brute.retrieval(
-        distances, same, KS, omitted=omitted, position=position, labels=labels
-    )
+    expected = brute.retrieval(distances, same, KS, omitted=omitted, position=position, labels=labels)
     exclusion = "position" if position else "index"
     brute.check(every_query(points, labels, metric=metric, exclusion=exclusion), expected)
 
@@ -100,9 +98,7 @@ def test_separate_gallery(small_tiles, metric, shuffled):
     queries &= labels != 3
     labels = np.where(gallery & (labels == 4), 99, labels)  # class 4 has no relevant row
     expected = brute.retrieval(
-        brute.distances(points[queries], points[gallery], metric),
-        labels[queries, None] == labels[gallery],
-        KS,
+        brute.distances(points[queries], points[gallery], metric), labels[queries, None] == labels[gallery], KS
     )
     assert expected[0]["lone_queries"] > 0
     options = {"gallery": points[gallery], "gallery_labels": labels[gallery], "metric": metric}

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow
-from pyarrow import parquet
-
 from dml_jax import run, table
 from dml_jax.data.split import Split
 from dml_jax.export import embedding_files
+from pyarrow import parquet
+
 from tests.tiny_model import identity
 from tests.train.experiments import small
 
@@ -19,13 +19,7 @@ VALUES = np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)
 
 
 def test_a_run_exports_the_metadata_of_its_splits(tmp_path: Path) -> None:
-    split = Split(
-        np.array([0, 1, 1]),
-        list("abc"),
-        lambda *_: ROWS,
-        ["x", "y"],
-        metadata={"price": [3, None, 5]},
-    )
+    split = Split(np.array([0, 1, 1]), list("abc"), lambda *_: ROWS, ["x", "y"], metadata={"price": [3, None, 5]})
     experiment: Any = SimpleNamespace(config=small(steps=1), splits={"test": split}, data_hash="")
     run.write_embeddings(experiment, tmp_path, {"test": ROWS}, identity(7), finished=True)
     found = table.read(tmp_path / "embeddings" / "test").metadata
@@ -50,9 +44,7 @@ def test_columns_of_parquet(tmp_path: Path) -> None:
     read = parquet.read_table(tmp_path / "test.parquet")
     assert read.schema.field("embedding").type == pyarrow.list_(pyarrow.float32(), 5)
     assert read.schema.field("label").type == pyarrow.int64()
-    np.testing.assert_array_equal(
-        np.stack(read["embedding"].to_pylist()).astype(np.float32), VALUES
-    )
+    np.testing.assert_array_equal(np.stack(read["embedding"].to_pylist()).astype(np.float32), VALUES)
     assert read.drop_columns("embedding").to_pydict() == {
         "id": ["a", r"\udcff", "ü"],
         "label": [4, 0, 4],

@@ -9,12 +9,12 @@ from typing import Any
 
 import jax
 import numpy as np
-
 from dml_jax.backbones.contract import Backbone
 from dml_jax.config import Train
 from dml_jax.methods.contract import Method
 from dml_jax.train import optimizers, step
 from dml_jax.train.step import TrainState
+
 from tests.papers import PAPERS
 
 ROOT = Path(os.environ.get("DML_JAX_GOLDEN", Path(__file__).parent / "data")).expanduser()
@@ -61,28 +61,20 @@ def training(
 ) -> tuple[Any, TrainState, Any]:
     """(schedule, state, step) of a run with the library's step and optimizer; the warm-up takes
     the first `start` steps."""
-    schedule = optimizers.rate_factor(
-        train, start=start, stop=steps or train.steps, milestones=milestones
-    )
+    schedule = optimizers.rate_factor(train, start=start, stop=steps or train.steps, milestones=milestones)
     optimizer = optimizers.build(train, method, schedule, warmup_steps=start)
     state = TrainState(np.int32(0), params, model_state, jax.jit(optimizer.init)(params))
     return schedule, state, jax.jit(step.build(method, optimizer))
 
 
 def of_vectors(
-    channels: int,
-    layer: Callable[[Any, jax.Array], jax.Array] = lambda params, x: x,
-    maps: bool = False,
+    channels: int, layer: Callable[[Any, jax.Array], jax.Array] = lambda params, x: x, maps: bool = False
 ) -> Backbone:
     """A layer of parameters and vectors [B, n], whose results [B, channels] are feature maps of one
     position; or, of `maps`, themselves feature maps."""
 
-    def apply(
-        params: Any, stats: Any, inputs: jax.Array, *, train: bool, key: Any
-    ) -> tuple[jax.Array, Any]:
+    def apply(params: Any, stats: Any, inputs: jax.Array, *, train: bool, key: Any) -> tuple[jax.Array, Any]:
         found = layer(params, inputs)
         return found if maps else found[:, None, None, :], stats
 
-    return Backbone(
-        init=lambda *_: ({}, {}), apply=apply, channels=channels, preprocess=lambda x: x
-    )
+    return Backbone(init=lambda *_: ({}, {}), apply=apply, channels=channels, preprocess=lambda x: x)

@@ -16,12 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax.traverse_util import flatten_dict, unflatten_dict
-
 from dml_jax.backbones import batch_norm, bn_inception, deit, googlenet, layers, mit, resnet, vit
 from dml_jax.backbones.contract import PyTree
 from dml_jax.backbones.weights import converted
 from dml_jax.backbones.weights.convert import convert, to_jax_axes, torch_name, torch_shape
+from flax.traverse_util import flatten_dict, unflatten_dict
+
 from tests.backbones.state_dicts import to_torch
 from tests.golden import fixtures
 
@@ -84,9 +84,7 @@ def shapes(net: str) -> tuple[dict[Path, tuple[int, ...]], ...]:
     return tuple({path: leaf.shape for path, leaf in flatten_dict(tree).items()} for tree in trees)
 
 
-def rebuild(
-    net: str, seed: int, image_shape: tuple[int, int], sums: dict[str, float]
-) -> list[PyTree]:
+def rebuild(net: str, seed: int, image_shape: tuple[int, int], sums: dict[str, float]) -> list[PyTree]:
     """[params, stats] in float64; `sums` holds the sums of some tensors by torch name, to check
     them."""
     module, config, _ = NETS[net]
@@ -102,10 +100,7 @@ def rebuild(
             checked.add(name)
         return jax.device_put(to_jax_axes(path, tensor))
 
-    trees = [
-        unflatten_dict({path: fill(path, shape) for path, shape in tree.items()})
-        for tree in shapes(net)
-    ]
+    trees = [unflatten_dict({path: fill(path, shape) for path, shape in tree.items()}) for tree in shapes(net)]
     heads = tuple(f"{name}." for name in module.CLASSIFIERS)
     assert checked == {name for name in sums if not name.startswith(heads)}
     return trees
@@ -154,9 +149,7 @@ def stages(net: str, captured: Any) -> dict[str, jax.Array]:
 
 
 @cache
-def network_of(
-    net: str, transform_input: bool = False
-) -> Callable[[PyTree, PyTree, np.ndarray], Any]:
+def network_of(net: str, transform_input: bool = False) -> Callable[[PyTree, PyTree, np.ndarray], Any]:
     """(params, stats, images [B, H, W, 3]) -> (feature map, tokens of DeiT, outputs of all stages),
     compiled."""
     _, config, network = NETS[net]

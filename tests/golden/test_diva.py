@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 from dml_jax.config import Group, Train
 from dml_jax.evaluation import metrics, neighbors
 from dml_jax.losses import cross_batch_memory, mining, pair_losses, pairwise
@@ -18,6 +17,7 @@ from dml_jax.methods import diva
 from dml_jax.methods.contract import Batch, TrainingSet
 from dml_jax.methods.diva import equations
 from dml_jax.methods.diva.method import moving_average
+
 from tests.golden import fixtures
 
 FAMILY = "diva"
@@ -298,8 +298,7 @@ def spectrum(values: np.ndarray, mode: int) -> Any:
 
 # Fields of the metrics files that this package does not compute, and why.
 NOT_COMPARED = {
-    "mAP_lim_ascoded": "for up to 1,023 rows the authors' code takes index -1, a missing "
-    "neighbour, for the last row",
+    "mAP_lim_ascoded": "for up to 1,023 rows the authors' code takes index -1, a missing neighbour, for the last row",
     "uniformity_t2_oracle": "(Wang & Isola) is in neither of the authors' repositories, nor here",
     "dists_intra": "only the ratio of the two is reported",
     "dists_inter": "only the ratio of the two is reported",
@@ -358,9 +357,7 @@ def model_of(data: dict[str, np.ndarray], prefix: str) -> dict[str, Any]:
     return {"backbone": layer(f"{prefix}/body"), "heads": heads}
 
 
-def check_model(
-    network: Any, data: dict[str, np.ndarray], prefix: str, tolerance: dict[str, Any]
-) -> None:
+def check_model(network: Any, data: dict[str, np.ndarray], prefix: str, tolerance: dict[str, Any]) -> None:
     heads = {f"head_{task}": head for task, head in network["heads"].items()}
     for name, layer in {"body": network["backbone"], **heads}.items():
         weight = np.asarray(layer["kernel"]).T
@@ -368,9 +365,7 @@ def check_model(
         close(layer["bias"], data[f"{prefix}/{name}.bias"], tolerance, f"{prefix}/{name}")
 
 
-def check_params(
-    params: Any, data: dict[str, np.ndarray], prefix: str, tolerance: dict[str, Any]
-) -> None:
+def check_params(params: Any, data: dict[str, np.ndarray], prefix: str, tolerance: dict[str, Any]) -> None:
     check_model(params, data, prefix, tolerance)
     check_psi(params["psi"], data, tolerance, f"{prefix}/psi_")
     for task, beta in params.get("beta", {}).items():
@@ -414,9 +409,7 @@ def check_trace(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
     tolerance = meta["tolerance"]["float64"]
     close(model_state["queue"], data["queue_init"], tolerance, "queue_init")
 
-    schedule, state, update = fixtures.training(
-        method, train, params, model_state, milestones=milestones
-    )
+    schedule, state, update = fixtures.training(method, train, params, model_state, milestones=milestones)
     names = [name.split("_")[0].replace("model", "backbone") for name in meta["lr_groups"]]
     rates = np.array([train.groups[name].learning_rate for name in names])
     logged = []
@@ -470,9 +463,7 @@ def test_reference(name: str) -> None:
     checks[0](data, meta)
 
 
-@pytest.mark.parametrize(
-    "name", [n for kind in ("dance_*", "total_*") for n in fixtures.names(FAMILY, kind)]
-)
+@pytest.mark.parametrize("name", [n for kind in ("dance_*", "total_*") for n in fixtures.names(FAMILY, kind)])
 def test_losses_in_float32(name: str) -> None:
     """Within 1e-3 of each array's largest entry."""
     data, meta = fixtures.load(FAMILY, name)

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 from dml_jax.backbones import layers
 from dml_jax.config import Group, Train
 from dml_jax.methods.contract import Batch, TrainingSet
 from dml_jax.methods.hist import method as hist
+
 from tests.golden import fixtures
 
 KINDS = {"distribution_loss", "hgnn", "hist_total", "embedding_head", "train_trace"}
@@ -20,9 +20,7 @@ ELSEWHERE = {"proxy_anchor"}  # tests/golden/test_losses.py
 
 
 def files(kind: str) -> list[str]:
-    return [
-        name for name in fixtures.names("hist") if fixtures.load("hist", name)[1]["kind"] == kind
-    ]
+    return [name for name in fixtures.names("hist") if fixtures.load("hist", name)[1]["kind"] == kind]
 
 
 def test_every_file_is_known() -> None:
@@ -137,9 +135,7 @@ def test_hgnn(name: str, x64: None) -> None:
     # noise.
     zeros = {"X", "H", "theta1_weight", "theta1_bias", "bn1_weight"} if one_edge else set()
 
-    def cross_entropy(
-        x: jax.Array, h: jax.Array, params: Any, train: bool
-    ) -> tuple[jax.Array, Any]:
+    def cross_entropy(x: jax.Array, h: jax.Array, params: Any, train: bool) -> tuple[jax.Array, Any]:
         g = hist.propagation(h, jnp.ones(h.shape[1]))
         logits, after = hist.classify(params, stats, x, g, config, train=train)
         loss = -jax.nn.log_softmax(logits)[jnp.arange(len(labels)), labels].mean()
@@ -253,9 +249,7 @@ def test_training_trace(name: str, x64: None) -> None:
     params = {"backbone": layer("init_body"), "embedding": layer("init_embedding"), "hgnn": hgnn}
     params["distributions"] = {key: z[f"init_{key}"] for key in ("means", "log_vars")}
     when = {"start": warm * epoch, "milestones": tuple(e * epoch for e in falls), "steps": steps}
-    schedule, state, update = fixtures.training(
-        method, train, params, {"backbone": {}, "hgnn": stats}, **when
-    )
+    schedule, state, update = fixtures.training(method, train, params, {"backbone": {}, "hgnn": stats}, **when)
     terms = []
     for t in range(steps):
         labels = z["labels"][t]

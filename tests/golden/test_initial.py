@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import pytest
-
 from dml_jax.config import files, plugin_module
 from dml_jax.methods import baseline
 from dml_jax.methods.contract import Batch, TrainingSet, zeros
 from dml_jax.train import optimizers, step
+
 from tests.golden import fixtures
 
 CLASSES = {"cub": 100, "cars": 98, "sop": 11_318}
@@ -89,9 +89,7 @@ def agrees(ours: np.ndarray, theirs: dict[str, Any]) -> None:
     assert widest < 1.95 if theirs["kind"] == "uniform" else widest > 2.05
 
 
-@pytest.mark.parametrize(
-    "key", [key for key, case in CASES.items() if case.config and key in GROUPS]
-)
+@pytest.mark.parametrize("key", [key for key, case in CASES.items() if case.config and key in GROUPS])
 def test_moments(key: tuple[str, str]) -> None:
     case, theirs = CASES[key], GROUPS[key]
     found = drawn(case.config, int(case.channels))

@@ -13,15 +13,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 from dml_jax import losses
 from dml_jax.losses import classification, pairwise
 from dml_jax.numerics import unit
+
 from tests.golden import fixtures
 
-ANCHORS = [
-    n for n in fixtures.names("hist") if fixtures.load("hist", n)[1]["kind"] == "proxy_anchor"
-]
+ANCHORS = [n for n in fixtures.names("hist") if fixtures.load("hist", n)[1]["kind"] == "proxy_anchor"]
 SUITES = fixtures.names("diva", "losses*")
 EXCLUDED = ("arcface_diva_", "softtriplet_loss", "softtriplet_grad_emb")
 EXCLUDED += ("softtriplet_grad_intra_class_centroids",)
@@ -109,9 +107,7 @@ def cases(z: dict[str, np.ndarray], meta: dict[str, Any]) -> dict[str, tuple[Any
 def test_every_key_is_compared_or_named(name: str) -> None:
     z, meta = fixtures.load("diva", name)
     compared = {
-        key
-        for loss, (_, _, grad) in cases(z, meta).items()
-        for key in (f"{loss}_loss", f"{loss}_grad_emb", grad)
+        key for loss, (_, _, grad) in cases(z, meta).items() for key in (f"{loss}_loss", f"{loss}_grad_emb", grad)
     }
     others = {key for key in z if not key.startswith(EXCLUDED)} - INPUTS
     assert others == compared - {""}

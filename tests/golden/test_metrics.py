@@ -4,8 +4,8 @@ from functools import partial
 
 import numpy as np
 import pytest
-
 from dml_jax.evaluation import kmeans, metrics, neighbors
+
 from tests.golden import fixtures
 
 NAMES = fixtures.names("metrics")
@@ -105,18 +105,13 @@ def test_self_retrieval(name, block):
 def test_separate_gallery(name, block):
     arrays, meta = fixtures.load("metrics", name)
     queries, labels, gallery, of_gallery = (arrays[key] for key in ("xq", "yq", "xg", "yg"))
-    metric, close = (
-        METRIC[block],
-        partial(np.testing.assert_allclose, atol=meta["tolerance"]["metrics"]),
-    )
+    metric, close = (METRIC[block], partial(np.testing.assert_allclose, atol=meta["tolerance"]["metrics"]))
     options = {"gallery": gallery, "gallery_labels": of_gallery}
     result = retrieval(arrays, queries, labels, block, metric, **options)
     check_metrics(arrays, meta, block, result)
     k = arrays[f"nn_index_{block}"].shape[1]
     check_neighbors(neighbors.search(queries, gallery, k, metric=metric), arrays, meta, block)
-    omitted = metrics.retrieval(
-        queries, labels, ks=(1,), metric=metric, lone_queries="omit", **options
-    )
+    omitted = metrics.retrieval(queries, labels, ks=(1,), metric=metric, lone_queries="omit", **options)
     assert omitted["lone_queries"] == result["lone_queries"]
     if block == "euclid":
         check_library_metrics(arrays, meta, "pml_p1_rp_map", result)
@@ -168,9 +163,7 @@ def test_scores_of_clusterings(name):
 def test_lloyd_and_restarts(name):
     arrays, meta = fixtures.load("metrics", name)
     x, k, tolerance = arrays["x"], meta["n_clusters"], meta["tolerance"]
-    given, five = (
-        kmeans.fit(x, k, init=arrays["lloyd_init"], max_iterations=most) for most in (300, 5)
-    )
+    given, five = (kmeans.fit(x, k, init=arrays["lloyd_init"], max_iterations=most) for most in (300, 5))
     np.testing.assert_array_equal(given.assignments, arrays["lloyd_labels"])
     np.testing.assert_allclose(given.centers, arrays["lloyd_centroids"], atol=1e-5)
     relative = tolerance["lloyd_inertia_rel"]
@@ -208,10 +201,7 @@ def test_standard_errors(name):
     assert delta == pytest.approx(arrays["nmi_se_delta"], abs=tolerance["nmi_delta"])
     assert delta == pytest.approx(arrays["nmi_se_bootstrap"], rel=tolerance["nmi_bootstrap_rel"])
     # Two gallery rows of different classes; every query coincides with one of them.
-    hits, gallery = (
-        arrays["hits"].astype(int),
-        {"gallery": np.eye(2), "gallery_labels": np.arange(2)},
-    )
+    hits, gallery = (arrays["hits"].astype(int), {"gallery": np.eye(2), "gallery_labels": np.arange(2)})
     result = metrics.retrieval(np.eye(2)[hits], np.ones_like(hits), ks=(1,), **gallery)
     assert result["recall@1"] == pytest.approx(arrays["recall"], abs=1e-12)
     expected = arrays["recall_se_binomial"]

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-
 from dml_jax.backbones import functional
 from dml_jax.backbones.layers import Dense
 from dml_jax.config import Group, Train
@@ -20,6 +19,7 @@ from dml_jax.methods.mpn import refinement
 from dml_jax.numerics import unit
 from dml_jax.train import optimizers, step
 from dml_jax.train.step import TrainState
+
 from tests.golden import fixtures
 from tests.golden.fixtures import torch_layer as linear
 
@@ -106,9 +106,7 @@ def train_of(meta: dict[str, Any], groups: dict[str, Group]) -> Train:
     return Train(groups, steps=meta["steps"], optimizer="radam", **fall)
 
 
-def torch_layout(
-    params: dict[str, Any], prefix: str = "gnn_model.node_model."
-) -> dict[str, jax.Array]:
+def torch_layout(params: dict[str, Any], prefix: str = "gnn_model.node_model.") -> dict[str, jax.Array]:
     """Parameters or gradients under the names and in the layout of the files."""
     named: dict[str, jax.Array] = {}
 
@@ -129,9 +127,7 @@ def torch_layout(
     return named
 
 
-def compare(
-    ours: dict[str, Any], z: dict[str, np.ndarray], prefix: str, tolerance: dict[str, float]
-) -> None:
+def compare(ours: dict[str, Any], z: dict[str, np.ndarray], prefix: str, tolerance: dict[str, float]) -> None:
     """Compares with all arrays of the file under `prefix`, except for the bias that is always 0."""
     stored = {key.removeprefix(prefix): value for key, value in z.items() if key.startswith(prefix)}
     if FROZEN in stored:
@@ -180,8 +176,7 @@ def test_loss(name: str, dtype: str, x64: None) -> None:
 
     classes = params["mpn"]["classifier"]["kernel"].shape[1]
     network, both = (
-        mpn.MessagePassingNetwork(configure(meta, losses=losses, **options), classes)
-        for losses in (selected, "both")
+        mpn.MessagePassingNetwork(configure(meta, losses=losses, **options), classes) for losses in (selected, "both")
     )
 
     @jax.jit
@@ -307,14 +302,9 @@ def test_training_trace(name: str, x64: None) -> None:
     params["embedding"] = linear(z, "init/body")
     stats = {key: z[f"bn_running_{key}_init"] for key in ("mean", "var")}
     start, falls = {"backbone": {}, "neck": stats}, (drop - 1,) if drop else ()
-    schedule, state, update = fixtures.training(
-        method, train_of(meta, groups), params, start, milestones=falls
-    )
+    schedule, state, update = fixtures.training(method, train_of(meta, groups), params, start, milestones=falls)
     nodes, key = np.arange(meta["num_nodes"]), jax.random.key(0)
-    batches = [
-        Batch(images[None], labels, nodes)
-        for images, labels in zip(z["inputs"], z["labels"], strict=True)
-    ]
+    batches = [Batch(images[None], labels, nodes) for images, labels in zip(z["inputs"], z["labels"], strict=True)]
     tolerance = meta["tolerance"]["float64"]
     objective = lambda p: step.loss(method, p, state.model_state, batches[0], state.step, key)[0]  # noqa: E731
     gradient = jax.jit(jax.grad(objective))(params)["embedding"]

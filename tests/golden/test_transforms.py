@@ -10,21 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 import PIL
 import pytest
-
 from dml_jax.backbones import contract
 from dml_jax.config import Data
 from dml_jax.data import augment, decode, samplers, transforms
 from dml_jax.errors import DataError
+
 from tests.golden import fixtures
 
-KNOWN = (
-    "decode",
-    "eval_transform",
-    "normalise",
-    "random_erasing",
-    "random_resized_crop",
-    "samplers",
-)
+KNOWN = ("decode", "eval_transform", "normalise", "random_erasing", "random_resized_crop", "samplers")
 # Its two resizing passes run in the other order.
 OLD_PILLOW = int(PIL.__version__.split(".")[0]) < 13
 PIXELS = {
@@ -32,9 +25,7 @@ PIXELS = {
     "mpn_resnet": contract.Pixels(std=(0.299, 0.224, 0.225)),
     "bninception_hist_mpn": contract.CAFFE,
     "bninception_ms": contract.CAFFE,
-    "bninception_diva": contract.Pixels(
-        mean=(0.4078, 0.4588, 0.502), std=(0.0039, 0.0039, 0.0039), order="bgr"
-    ),
+    "bninception_diva": contract.Pixels(mean=(0.4078, 0.4588, 0.502), std=(0.0039, 0.0039, 0.0039), order="bgr"),
     "googlenet_transform_input": contract.Pixels(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)),
 }
 
@@ -105,10 +96,7 @@ def test_shorter_side_and_centre_crop(name: str) -> None:
                 ours = transforms.centre_crop(transforms.resize(source, size, size), crop)
             else:
                 data = Data(crop="centre", resize=size, image_size=crop)
-                ours, resized = (
-                    transforms.evaluation(data)(source),
-                    transforms.resize_shorter(source, size),
-                )
+                ours, resized = (transforms.evaluation(data)(source), transforms.resize_shorter(source, size))
                 check_geometry(ours, resized, crop, arrays[f"geom/{path}"])
             np.testing.assert_array_equal(ours, expected(arrays, group, path), err_msg=path)
     for size in keys(arrays, "pad_crop", 2):
@@ -153,9 +141,7 @@ def test_crop_then_resize(name: str) -> None:
         assert np.abs(exact).max(initial=0) <= 1
 
 
-def assert_same_distribution(
-    values: np.ndarray, arrays: dict[str, np.ndarray], path: str, reference: float
-) -> None:
+def assert_same_distribution(values: np.ndarray, arrays: dict[str, np.ndarray], path: str, reference: float) -> None:
     """Kolmogorov-Smirnov test from both sides of every step of the reference; false positive rate
     1e-5."""
     bound = 2.5 * np.sqrt(1 / len(values) + 1 / reference)
@@ -246,9 +232,7 @@ def test_normalised_pixels(name: str) -> None:
         np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=tolerance, err_msg=recipe)
 
 
-def build(
-    name: str, sizes: np.ndarray, batch_size: int, images: int, seed: int = 0
-) -> samplers.Sampler:
+def build(name: str, sizes: np.ndarray, batch_size: int, images: int, seed: int = 0) -> samplers.Sampler:
     """A sampler of classes with the given numbers of images, int [C]."""
     data = Data(sampler=name, batch_size=batch_size, images_per_class=images)  # type: ignore[arg-type]
     return samplers.build(data, np.repeat(np.arange(len(sizes)), sizes), seed)
@@ -256,12 +240,7 @@ def build(
 
 def epoch(sampler: samplers.Sampler, number: int) -> np.ndarray:
     """The batches of one epoch, int [steps, B]."""
-    return np.stack(
-        [
-            sampler.batch(step)
-            for step in range(sampler.first_step(number), sampler.first_step(number + 1))
-        ]
-    )
+    return np.stack([sampler.batch(step) for step in range(sampler.first_step(number), sampler.first_step(number + 1))])
 
 
 def repeats(rows: np.ndarray) -> float:
@@ -274,19 +253,14 @@ def cases(name: str, family: str) -> list[tuple[str, dict[str, Any]]]:
     facts = []
     for case in keys(arrays, family):
         prefix = f"{family}/{case}/"
-        facts.append(
-            (case, {k[len(prefix) :]: v for k, v in arrays.items() if k.startswith(prefix)})
-        )
+        facts.append((case, {k[len(prefix) :]: v for k, v in arrays.items() if k.startswith(prefix)}))
     return facts
 
 
 @pytest.mark.parametrize("name", files("samplers"))
 def test_ms_sampler(name: str) -> None:
     for case, facts in cases(name, "ms"):
-        sizes, (batch_size, images, steps) = (
-            facts["class_sizes"],
-            (int(v) for v in facts["bs_k_iters"]),
-        )
+        sizes, (batch_size, images, steps) = (facts["class_sizes"], (int(v) for v in facts["bs_k_iters"]))
         labels = np.repeat(np.arange(len(sizes)), sizes)
         sampler = build("distinct_chunks", sizes, batch_size, images)
         refills = sampler.epoch(steps - 1) + 1
@@ -308,16 +282,11 @@ def test_ms_sampler(name: str) -> None:
         assert_close_shares(float(np.mean(repeated)), 20 * len(batches), theirs, 50 * steps, case)
 
 
-def assert_close_shares(
-    ours: float, count: int, theirs: float, their_count: int, note: str
-) -> None:
+def assert_close_shares(ours: float, count: int, theirs: float, their_count: int, note: str) -> None:
     """Two shares of (nearly) independent batches or chunks agree within five standard
     deviations."""
     share = (ours * count + theirs * their_count) / (count + their_count)
-    assert (
-        abs(ours - theirs)
-        <= 5 * np.sqrt(share * (1 - share) * (1 / count + 1 / their_count)) + 1e-9
-    ), note
+    assert abs(ours - theirs) <= 5 * np.sqrt(share * (1 - share) * (1 / count + 1 / their_count)) + 1e-9, note
 
 
 def assert_uniform(drawn: np.ndarray, classes: int) -> None:

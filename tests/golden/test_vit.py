@@ -10,23 +10,21 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import dml_jax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
-import dml_jax
 from dml_jax.backbones import deit, dinov3, siglip, vit
 from dml_jax.backbones.weights import convert as from_torch
 from dml_jax.backbones.weights import converted
 from dml_jax.commands import convert as convert_command
+
 from tests.backbones.state_dicts import write
 from tests.golden import fixtures, vit_reference
 from tests.golden.test_backbones import draw, image
 
-pytestmark = pytest.mark.skipif(
-    "vit" not in fixtures.names("backbones"), reason="no reference of this family"
-)
+pytestmark = pytest.mark.skipif("vit" not in fixtures.names("backbones"), reason="no reference of this family")
 SMALL = {"depth": 2, "width": 128, "heads": 2}
 DINOV2: dict[str, Any] = SMALL | {"patch": 14, "layer_scale": 1e-5, "pixels": deit.Config().pixels}
 # By library and network: what conversion must find.
@@ -86,9 +84,7 @@ def tokens_and_gradients(structure: vit.Config) -> Any:
     return jax.jit(compute)
 
 
-def slopes(
-    state: dict[str, np.ndarray], config: vit.Config, shape: Any, gradients: Any, seed: int
-) -> dict[str, float]:
+def slopes(state: dict[str, np.ndarray], config: vit.Config, shape: Any, gradients: Any, seed: int) -> dict[str, float]:
     """By name of a tensor: the derivative along a random direction of that tensor."""
 
     def converted(tensors: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -106,9 +102,7 @@ def slopes(
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("native", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(
-    "case", [pytest.param(c, marks=pytest.mark.slow if c.endswith(SLOW) else ()) for c in CONFIGS]
-)
+@pytest.mark.parametrize("case", [pytest.param(c, marks=pytest.mark.slow if c.endswith(SLOW) else ()) for c in CONFIGS])
 def test_tokens_and_gradients(case: str, native: bool) -> None:
     """With the positions of the network's own images, and with positions that are resized as the
     library does."""

@@ -185,16 +185,12 @@ def dinov2_case(registers: int = 0, **options: Any) -> Case:
 CASES: dict[str, Callable[[], Case]] = {
     "timm_vit": lambda: timm_case(16),
     "timm_dinov2": lambda: timm_case(14, init_values=1e-5),
-    "timm_dinov2_reg": lambda: timm_case(
-        14, init_values=1e-5, reg_tokens=REGISTERS, no_embed_class=True
-    ),
+    "timm_dinov2_reg": lambda: timm_case(14, init_values=1e-5, reg_tokens=REGISTERS, no_embed_class=True),
     "timm_dinov2_gated": lambda: timm_case(14, init_values=1e-5, **GATED),
     "transformers_vit": lambda: transformers_case("ViT", 16, intermediate_size=4 * WIDTH),
     "transformers_dinov2": lambda: transformers_case("Dinov2", 14),
     "transformers_dinov2_gated": lambda: transformers_case("Dinov2", 14, use_swiglu_ffn=True),
-    "transformers_dinov2_reg": lambda: transformers_case(
-        "Dinov2WithRegisters", 14, num_register_tokens=REGISTERS
-    ),
+    "transformers_dinov2_reg": lambda: transformers_case("Dinov2WithRegisters", 14, num_register_tokens=REGISTERS),
     "timm_dinov3": lambda: timm_dinov3(False),
     "timm_dinov3_qkvb": lambda: timm_dinov3(True),
     "transformers_dinov3": transformers_dinov3,

@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from PIL import Image
-
 from dml_jax.data import read_ahead
 from dml_jax.errors import DataError
+from PIL import Image
+
 from tests.data import pictures
 from tests.tiny_model import DIM, SIDE, Tiny
 
@@ -25,16 +25,7 @@ def crops(count: int, seed: int = 0) -> np.ndarray:
 def test_small_inputs_compile_small_programs() -> None:
     """Each of the batch sizes 1, 2, 4, … is compiled when it is first needed, and no other."""
     model, images = Tiny(batch=32), crops(70)
-    for count, compiled in (
-        (1, [1]),
-        (1, []),
-        (3, [4]),
-        (4, []),
-        (2, [2]),
-        (17, [32]),
-        (70, [8]),
-        (64, []),
-    ):
+    for count, compiled in ((1, [1]), (1, []), (3, [4]), (4, []), (2, [2]), (17, [32]), (70, [8]), (64, [])):
         model.compiled.clear()
         rows = model.embed(list(images[:count]))
         assert [shape[0] for shape in model.compiled] == compiled, count
@@ -47,14 +38,7 @@ def test_batches_are_divided_among_the_devices() -> None:
     use one of them."""
     assert jax.device_count() == 8
     model = Tiny(batch=30)
-    for count, rows, devices in (
-        (1, 1, 1),
-        (4, 4, 1),
-        (5, 8, 8),
-        (12, 16, 8),
-        (30, 32, 8),
-        (33, 40, 8),
-    ):
+    for count, rows, devices in ((1, 1, 1), (4, 4, 1), (5, 8, 8), (12, 16, 8), (30, 32, 8), (33, 40, 8)):
         started = model._embedder.start(model.trained, crops(count))
         assert (len(started), len(started.sharding.device_set)) == (rows, devices)
     images = list(crops(32))
@@ -74,15 +58,7 @@ def test_images_of_every_kind(tmp_path: Path) -> None:
     file = pictures.write(tmp_path / "a.jpg", 3, 40, 30)
     pixels = np.asarray(Image.open(file))
     png = pictures.encoded(4, kind="PNG")
-    images: list[Any] = [
-        file,
-        str(file),
-        file.read_bytes(),
-        Image.open(file),
-        pixels,
-        png,
-        Image.open(io.BytesIO(png)),
-    ]
+    images: list[Any] = [file, str(file), file.read_bytes(), Image.open(file), pixels, png, Image.open(io.BytesIO(png))]
     rows = model.embed(images * 3)
     expected = model.expected([pixels] * 5 + [pictures.pixels(4)] * 2)
     np.testing.assert_allclose(rows, np.tile(expected, (3, 1)), atol=1e-6)
@@ -119,9 +95,7 @@ def test_embeddings_that_are_not_finite(tmp_path: Path) -> None:
     not matter."""
 
     def embed(params: Any, model_state: Any, images: jax.Array, /) -> jax.Array:
-        return (
-            jnp.ones((len(images), 3)).at[:, 2].divide(images.max((1, 2, 3)))
-        )  # infinite for a black image
+        return jnp.ones((len(images), 3)).at[:, 2].divide(images.max((1, 2, 3)))  # infinite for a black image
 
     model = Tiny()
     model._use(model.trained._replace(method=model.trained.method._replace(embed=embed)))
@@ -132,12 +106,7 @@ def test_embeddings_that_are_not_finite(tmp_path: Path) -> None:
     (rows,) = model.embed_each([[good, b"no", good]], bad.append)
     assert (np.isnan(rows).all(axis=1).tolist(), len(bad)) == ([False, True, False], 1)
     remedy = "the model's embedding is not finite; use another checkpoint, or leave the image out$"
-    for images, name in (
-        ([good] * 5 + [black], "image 5"),
-        ([black], "image 0"),
-        ([good, file], file),
-        ([file], file),
-    ):
+    for images, name in (([good] * 5 + [black], "image 5"), ([black], "image 0"), ([good, file], file), ([file], file)):
         with pytest.raises(DataError, match=f"^{name}: {remedy}"):
             model.embed(images)
         with pytest.raises(DataError, match=f"^{str(name).partition(' ')[0]}: {remedy}"):
@@ -161,9 +130,7 @@ def test_groups_are_read_ahead_within_bounds() -> None:
     groups = (range(start, start + 20) for start in itertools.count(20, 20))
     bad: list[str] = []
     for start, rows in zip(
-        range(20, 200, 20),
-        model._embedder.stream(model.trained, reader, groups, on_bad=bad.append),
-        strict=False,
+        range(20, 200, 20), model._embedder.stream(model.trained, reader, groups, on_bad=bad.append), strict=False
     ):
         assert np.isnan(rows).all(axis=1).nonzero()[0].tolist() == [7, 17]
         images = [np.full((SIDE, SIDE, 3), i, np.uint8) for i in range(start, start + 20)]

@@ -14,11 +14,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import dml_jax
 import numpy as np
 import pytest
-from sklearn import datasets
-
-import dml_jax
 from dml_jax import identity as identities
 from dml_jax import seal, table
 from dml_jax.commands import cli, embed, export
@@ -28,6 +26,8 @@ from dml_jax.identity import Identity, Versions
 from dml_jax.inference import graphs
 from dml_jax.inference.embedding_model import locate
 from dml_jax.inference.index import Index
+from sklearn import datasets
+
 from tests.test_identity import program
 
 PHOTOS = Path(datasets.__file__).parent / "images"
@@ -37,18 +37,11 @@ def status(*arguments: str) -> int:
     return cli.exit_code(lambda: embed.execute(list(arguments)))
 
 
-def test_the_runtime_must_be_installed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_runtime_must_be_installed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     find = graphs.importlib.util.find_spec
-    monkeypatch.setattr(
-        graphs.importlib.util, "find_spec", lambda name: None if "onnx" in name else find(name)
-    )
+    monkeypatch.setattr(graphs.importlib.util, "find_spec", lambda name: None if "onnx" in name else find(name))
     assert status("--model=lite0", "--runtime=onnxruntime", str(PHOTOS)) == 2
-    assert (
-        "--runtime=onnxruntime: onnxruntime is not installed: pip install"
-        in capsys.readouterr().err
-    )
+    assert "--runtime=onnxruntime: onnxruntime is not installed: pip install" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -58,18 +51,14 @@ def test_a_missing_graph_is_made_once(
     """For models that would have used it, never by `load`; a failure is not repeated, an
     interruption leaves nothing."""
     find, written = graphs.importlib.util.find_spec, list[Path]()
-    monkeypatch.setattr(
-        graphs.importlib.util, "find_spec", lambda name: "onnx" in name or find(name)
-    )
+    monkeypatch.setattr(graphs.importlib.util, "find_spec", lambda name: "onnx" in name or find(name))
     monkeypatch.setattr(graphs, "cache_dir", lambda: tmp_path)
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
 
     def load(runtime: Any = None, **options: Any) -> Any:
         directory = locate("lite0")
         stated = graphs._stated(directory, Versions(**options))
-        loaded = SimpleNamespace(
-            directory=directory, identity=stated, shape=(8, 8), trained=None, lacks_graph=False
-        )
+        loaded = SimpleNamespace(directory=directory, identity=stated, shape=(8, 8), trained=None, lacks_graph=False)
         with monkeypatch.context() as patch:
             patch.setattr("dml_jax.inference.model.Model", lambda *_, **__: loaded)
             return dml_jax.load("lite0", runtime=runtime, **options)
@@ -99,22 +88,16 @@ def test_a_missing_graph_is_made_once(
     assert len(written) == 2
     assert place.exists() != fails
     end = rf"no operator; delete {place}\.error to try again" if fails else rf"\d+ s, {place}"
-    assert re.fullmatch(
-        rf"making the ONNX graph of the model, once, .*: {end}\n", capsys.readouterr().err
-    )
+    assert re.fullmatch(rf"making the ONNX graph of the model, once, .*: {end}\n", capsys.readouterr().err)
 
 
-def test_what_the_graph_lacks_is_loaded_with_the_same_options(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_the_graph_lacks_is_loaded_with_the_same_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / graphs.GRAPH).write_bytes(b"")
     facts = {"crop": 8, "resize": 9, "interpolation": "bicubic", "step": 3}
     facts |= {"exif_rotation": True, "size": [8, 8], "flip": True, "scales": [1.0]}
     stated = Identity(facts | {"distance": "cosine"}, "v", row=[1.0, 0.0, 0.0])
     model: Any = graphs.GraphModel(tmp_path, stated, tmp_path, trust_code=True)
-    monkeypatch.setattr(
-        "dml_jax.inference.model.Model", lambda *_, **given: SimpleNamespace(config=given)
-    )
+    monkeypatch.setattr("dml_jax.inference.model.Model", lambda *_, **given: SimpleNamespace(config=given))
     assert model.config == {"trust_code": True, "flip": True, "scales": (1.0,)}
 
 
@@ -169,23 +152,14 @@ def test_the_first_answer_imports_no_jax() -> None:
         "import sys; from dml_jax.commands import embed; embed.execute(sys.argv[1:]); "
         "assert not {'jax', 'flax', 'orbax', 'grain', 'scipy'} & {*sys.modules}"
     )
-    command = [
-        sys.executable,
-        "-c",
-        code,
-        "--model=lite0",
-        str(PHOTOS / "china.jpg"),
-        "--output=out",
-    ]
+    command = [sys.executable, "-c", code, "--model=lite0", str(PHOTOS / "china.jpg"), "--output=out"]
     subprocess.run(command, check=True)
     assert table.read(Path("out")).seal.about["plan"]["runtime"] == "onnxruntime"
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_the_first_command_makes_the_graph(
-    cached: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_command_makes_the_graph(cached: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At its end; `serve` before it prints its address."""
     weights = Path("dml_jax", "weights")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -239,15 +213,11 @@ def test_a_damaged_or_other_graph_is_not_used(cached: Path, tmp_path: Path) -> N
     # A graph that computes something else, with a manifest that fits.
     shutil.copytree(whole, entry)
     session = graphs._session
-    other = SimpleNamespace(
-        run=lambda *a: [1 - session((entry / graphs.GRAPH).read_bytes(), 1).run(*a)[0]]
-    )
+    other = SimpleNamespace(run=lambda *a: [1 - session((entry / graphs.GRAPH).read_bytes(), 1).run(*a)[0]])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(graphs, "_session", lambda graph, threads: other)
         wrong = dml_jax.load("lite0")
-        with pytest.raises(
-            CheckpointError, match=r"the embedding of the probe .* is deleted, so try"
-        ):
+        with pytest.raises(CheckpointError, match=r"the embedding of the probe .* is deleted, so try"):
             wrong.embed([np.zeros((300, 300, 3), np.uint8)])
     assert not entry.exists()
     shutil.copytree(whole, entry)

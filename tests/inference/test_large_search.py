@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from dml_jax import table
 from dml_jax.console import Console
 from dml_jax.errors import DataError
 from dml_jax.evaluation import metrics, neighbors
 from dml_jax.inference import large_search, ray_engine
+
 from tests.inference.test_ray_engine import cluster, workers
 from tests.processes import ROOT, environment
 from tests.tiny_model import identity
@@ -27,9 +27,7 @@ def embeddings(rows: int, seed: int) -> np.ndarray:
     """Unit rows, a third of them copies or nearly copies of others, so that many distances are
     equal or nearly so."""
     rng = np.random.default_rng(seed)
-    points = np.random.default_rng(9).normal(size=(40, 16))[
-        rng.integers(40, size=rows)
-    ] + rng.normal(size=(rows, 16))
+    points = np.random.default_rng(9).normal(size=(40, 16))[rng.integers(40, size=rows)] + rng.normal(size=(rows, 16))
     copies = rng.integers(rows, size=rows // 3)
     points[: len(copies)] = points[copies] + 1e-7 * rng.integers(2, size=(len(copies), 1))
     return (points / np.linalg.norm(points, axis=1, keepdims=True)).astype(np.float32)
@@ -107,12 +105,8 @@ def test_numbers_have_64_bits() -> None:
         for start in range(0, 400, 130):
             yield first + np.arange(start, min(400, start + 130)), points[start : start + 130]
 
-    found, _ = large_search.nearest(
-        (first + np.arange(50), points[:50]), gallery(), 5, True, (50, 130)
-    )
-    np.testing.assert_array_equal(
-        found - first, neighbors.search(points, points, 5, exclude_self=True)[1][:50]
-    )
+    found, _ = large_search.nearest((first + np.arange(50), points[:50]), gallery(), 5, True, (50, 130))
+    np.testing.assert_array_equal(found - first, neighbors.search(points, points, 5, exclude_self=True)[1][:50])
 
 
 def test_what_cannot_be_searched(tmp_path: Path) -> None:
@@ -153,10 +147,7 @@ def test_the_command_although_it_and_a_process_of_ray_are_killed(tmp_path: Path)
             time.sleep(0.01)
         first.kill()
         first.wait()
-        kept = {
-            file: file.stat().st_mtime_ns
-            for file in (tmp_path / "out").glob("[0-9]*/neighbors.npy")
-        }
+        kept = {file: file.stat().st_mtime_ns for file in (tmp_path / "out").glob("[0-9]*/neighbors.npy")}
         assert 2 <= len(kept) < 12
         second = subprocess.Popen(command, cwd=tmp_path, env=environ, stdout=subprocess.DEVNULL)
         while not (running := workers(tmp_path, b"ray::search")):
@@ -170,6 +161,4 @@ def test_the_command_although_it_and_a_process_of_ray_are_killed(tmp_path: Path)
     _, expected = neighbors.search(points, points, 10, exclude_self=True)
     np.testing.assert_array_equal(lists, expected)
     results = json.loads((tmp_path / "results.json").read_text())
-    assert results["map@r"] == pytest.approx(
-        metrics.of_ranked_lists(expected, labels, ks=(1, 10))["map@r"]
-    )
+    assert results["map@r"] == pytest.approx(metrics.of_ranked_lists(expected, labels, ks=(1, 10))["map@r"])

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from dml_jax import table
 from dml_jax.errors import ConfigError
 from dml_jax.inference import ray_engine
+
 from tests import small_weights
 from tests.data import pictures
 from tests.processes import ROOT, environment
@@ -41,10 +41,7 @@ def node(alive: bool = True, **resources: float) -> dict[str, Any]:
         ([node(CPU=2.0)], (1, {"num_cpus": 2})),
         ([node(CPU=16), node(CPU=24), node(False, CPU=64), node(CPU=0)], (5, {"num_cpus": 8})),
         ([node(CPU=4.0), node(CPU=9.0)], (3, {"num_cpus": 4})),
-        (
-            [node(CPU=16), node(CPU=16, GPU=2), node(CPU=1, GPU=1)],
-            (3, {"num_gpus": 1, "num_cpus": 0}),
-        ),
+        ([node(CPU=16), node(CPU=16, GPU=2), node(CPU=1, GPU=1)], (3, {"num_gpus": 1, "num_cpus": 0})),
     ],
 )
 def test_resources(nodes: list[dict[str, Any]], expected: tuple[int, dict[str, float]]) -> None:
@@ -69,12 +66,7 @@ def cluster(folder: Path, path: str) -> Iterator[str]:
         "flush=True)\nsys.stdin.read()\ncluster.shutdown()\n"
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", code],
-        cwd=folder,
-        env=env,
-        text=True,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
+        [sys.executable, "-c", code], cwd=folder, env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert process.stdin
     assert process.stdout
@@ -88,16 +80,7 @@ def cluster(folder: Path, path: str) -> Iterator[str]:
 
 
 def start(folder: Path, output: str, *arguments: str) -> subprocess.Popen[str]:
-    command = [
-        "-c",
-        PROGRAM,
-        "embed",
-        "--model=w",
-        f"--output={output}",
-        "--quiet",
-        *arguments,
-        "t",
-    ]
+    command = ["-c", PROGRAM, "embed", "--model=w", f"--output={output}", "--quiet", *arguments, "t"]
     return subprocess.Popen(
         [sys.executable, *command], cwd=folder, env=environment() | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -139,10 +122,7 @@ def test_rows_equal_those_of_one_machine_although_an_actor_is_killed(folder: Pat
     start(folder, "local").communicate(timeout=120)
     with cluster(folder, str(ROOT)) as address:
         process = start(folder, "killed", "--engine=ray", f"--address={address}")
-        while (
-            len(done := chunks(folder)) < 3
-            or len(running := workers(folder, b"ray::MapWorker")) < 2
-        ):
+        while len(done := chunks(folder)) < 3 or len(running := workers(folder, b"ray::MapWorker")) < 2:
             assert process.poll() is None, process.communicate()
             time.sleep(0.01)
         os.kill(running[0], signal.SIGKILL)
@@ -151,9 +131,7 @@ def test_rows_equal_those_of_one_machine_although_an_actor_is_killed(folder: Pat
         assert process.returncode == 0
         assert out.endswith(f"{CHUNKS * EACH - 1} embeddings with 8 dimensions: killed\n")
         assert "left out: t/0050.jpg: not an image (JPEG, PNG, " in err
-        again = start(folder, "killed", "--engine=ray", f"--address={address}").communicate(
-            timeout=120
-        )[0]
+        again = start(folder, "killed", "--engine=ray", f"--address={address}").communicate(timeout=120)[0]
         assert again.startswith("continuing: 959 of 960 images are embedded already\n")
         wrong = start(folder, "killed", "--engine=ray", f"--address={address}", "--checkpoint=7")
         assert (wrong.communicate(timeout=120)[1].count("\nerror: "), wrong.returncode) == (1, 2)
@@ -179,8 +157,6 @@ def test_one_machine_with_ray(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_clusters_that_cannot_be_used(folder: Path) -> None:
-    out, err = start(folder, "out", "--engine=ray", "--address=127.0.0.1:1").communicate(
-        timeout=120
-    )
+    out, err = start(folder, "out", "--engine=ray", "--address=127.0.0.1:1").communicate(timeout=120)
     assert err.startswith("error: --address=127.0.0.1:1: cannot be used (")
     assert (out, err.count("\nerror") + err.startswith("error")) == ("", 1)

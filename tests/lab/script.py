@@ -45,13 +45,8 @@ def train(directory: Path, split: str, alpha: float, seconds: float) -> None:
         starts.write(directory.name + "\n")
     time.sleep(seconds)
     if alpha == 13 or alpha > 38:
-        sys.exit(
-            "error: training diverged at step 3: loss=nan; lower the learning rates and start again"
-        )
-    lines = [
-        {"step": step, f"{split}/recall@1": (1 - abs(alpha - 20) / 100) * step / 20}
-        for step in (10, 20)
-    ]
+        sys.exit("error: training diverged at step 3: loss=nan; lower the learning rates and start again")
+    lines = [{"step": step, f"{split}/recall@1": (1 - abs(alpha - 20) / 100) * step / 20} for step in (10, 20)]
     (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     write(directory, {}, {"recall@1": alpha / 100, "length": {"steps": 1200, "epochs": 0}})
 

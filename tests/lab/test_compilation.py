@@ -16,8 +16,6 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-
-from benchmarks import hlo
 from dml_jax import main
 from dml_jax.backbones import bn_inception, efficientnet_lite, resnet, vit
 from dml_jax.config import files as config_files
@@ -26,34 +24,28 @@ from dml_jax.errors import ConfigError
 from dml_jax.lab import compilation
 from dml_jax.lab.compilation import CHIPS, Topology
 from dml_jax.train.distributed import device_mesh
+
+from benchmarks import hlo
 from tests.config.cases import of_papers
 from tests.papers import ROOT
 
 
 def on_this_machine(devices: int = 1) -> Topology:
-    mesh = jax.sharding.Mesh(
-        jax.devices()[:devices], (device_mesh.AXIS,), axis_types=(jax.sharding.AxisType.Auto,)
-    )
+    mesh = jax.sharding.Mesh(jax.devices()[:devices], (device_mesh.AXIS,), axis_types=(jax.sharding.AxisType.Auto,))
     return Topology("h100:2", mesh, {}, *CHIPS["h100"])
 
 
-def lowered(
-    name: str, platforms: tuple[str, ...] = ("cuda", "tpu"), **train: Any
-) -> dict[str, str]:
+def lowered(name: str, platforms: tuple[str, ...] = ("cuda", "tpu"), **train: Any) -> dict[str, str]:
     """The StableHLO of a training step by platform; the network has one block of each stage, or one
     in all (ResNets)."""
-    config = config_files.resolved(
-        str(ROOT / "configs" / f"{name}.py"), {f"train.{k}": v for k, v in train.items()}
-    )
+    config = config_files.resolved(str(ROOT / "configs" / f"{name}.py"), {f"train.{k}": v for k, v in train.items()})
     few = {"depth": 1, "depths": (1,) * len(getattr(config.backbone, "depths", ()))}
     if config.backbone.name == "resnet":
         few |= {"depths": (1,), "widths": config.backbone.widths[:1]}
     few = {key: value for key, value in few.items() if hasattr(config.backbone, key)}
     config = replace(config, backbone=replace(config.backbone, **few))
     traced = compilation.traced(compilation.describe(config, on_this_machine().mesh))
-    return {
-        platform: traced.lower(lowering_platforms=(platform,)).as_text() for platform in platforms
-    }
+    return {platform: traced.lower(lowering_platforms=(platform,)).as_text() for platform in platforms}
 
 
 def lines(text: str, operation: str) -> list[str]:
@@ -64,11 +56,7 @@ OTHERS = [facts.files[0] for facts in of_papers().values() if not facts.of_stude
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "cub_vit",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("cub_baseline", *OTHERS)),
-    ],
+    "name", ["cub_vit", *(pytest.param(name, marks=pytest.mark.slow) for name in ("cub_baseline", *OTHERS))]
 )
 def test_a_float32_step_lowers_for_accelerators_in_float32(name: str) -> None:
     """Of every method; data sets change nothing that is lowered in another way."""
@@ -91,8 +79,7 @@ NETWORKS: dict[str, tuple[Any, int]] = {
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=[pytest.mark.slow] if n == "bn_inception" else []) for n in NETWORKS],
+    "name", [pytest.param(n, marks=[pytest.mark.slow] if n == "bn_inception" else []) for n in NETWORKS]
 )
 def test_forms_for_cpus_leave_no_trace(name: str) -> None:
     """Each convolution has two gradients, the first one has one; no gradient is summed in
@@ -115,30 +102,20 @@ def test_forms_for_cpus_leave_no_trace(name: str) -> None:
             assert operands.groups() == ("bf16", "bf16")
         if count:  # of the kernels' gradients
             assert text.count("LayoutConstraint") == count
-        over_images = [
-            line for line in lines(text, "reduce(") if "add across dimensions = [0" in line
-        ]
+        over_images = [line for line in lines(text, "reduce(") if "add across dimensions = [0" in line]
         assert not any("bf16" in line for line in over_images)
 
 
 def test_precisions_that_a_device_does_not_have() -> None:
     """And the type of each product where it has them: the embedding layer's is that of the
     heads."""
-    config = config_files.resolved(
-        str(ROOT / "configs" / "cub_baseline.py"), {"train.precision": "tensorfloat32"}
-    )
+    config = config_files.resolved(str(ROOT / "configs" / "cub_baseline.py"), {"train.precision": "tensorfloat32"})
     text = lowered("cub_baseline", ("cuda",), precision="tensorfloat32")["cuda"]
-    asked = {
-        found
-        for line in lines(text, "convolution")
-        for found in re.findall(r"precision (HIGH\w*|DEFAULT)", line)
-    }
+    asked = {found for line in lines(text, "convolution") for found in re.findall(r"precision (HIGH\w*|DEFAULT)", line)}
     assert asked == {"HIGH"}
     assert "[HIGHEST, HIGHEST]" in text  # similarities and losses
     tpu = SimpleNamespace(size=1, devices=np.array([SimpleNamespace(platform="tpu")]))
-    with pytest.raises(
-        ConfigError, match=r"train\.precision='tensorfloat32': TPUs do not support it; use bfloat16"
-    ):
+    with pytest.raises(ConfigError, match=r"train\.precision='tensorfloat32': TPUs do not support it; use bfloat16"):
         compilation.describe(config, tpu)
 
 
@@ -156,9 +133,7 @@ def test_costs_of_a_step() -> None:
     assert found["seconds"]["compute"] == found["flops"] / 2 / 67e12
     assert found["bound"] == {"by": "memory", "seconds": found["traffic"] / 3.35e12}
     assert found["images_per_second"] == 64 / found["bound"]["seconds"]
-    with pytest.raises(
-        ConfigError, match=r"data\.batch_size=64: the training step needs 0\.0 GiB of the 0\.0 of"
-    ):
+    with pytest.raises(ConfigError, match=r"data\.batch_size=64: the training step needs 0\.0 GiB of the 0\.0 of"):
         compilation.costs(config, on_this_machine(2)._replace(memory=1000))
 
 

@@ -6,11 +6,7 @@ from tests.pages import check_places
 
 
 def test_published_numbers() -> None:
-    assert stated("diva:tasks-sop", "D + DaNCE + I") == {
-        "recall@1": 0.758,
-        "recall@10": 0.89,
-        "nmi": 0.898,
-    }
+    assert stated("diva:tasks-sop", "D + DaNCE + I") == {"recall@1": 0.758, "recall@10": 0.89, "nmi": 0.898}
 
 
 def test_every_table_and_figure_has_a_place() -> None:

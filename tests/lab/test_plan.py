@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from dml_jax.config import files as config_files
 from dml_jax.errors import CheckpointError, ConfigError, DataError
 from dml_jax.lab import plan
@@ -34,9 +33,7 @@ def test_study_files(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All rows of every variant are valid configurations with names of their own."""
     monkeypatch.chdir(ROOT)
     module = config_files.run_file("--study", name)
-    for command in re.findall(
-        r"^    dml-jax study --study=(\S+)", module.__doc__ or "", re.MULTILINE
-    ):
+    for command in re.findall(r"^    dml-jax study --study=(\S+)", module.__doc__ or "", re.MULTILINE):
         plan.load_study(command)
     for variant in module.VARIANTS:
         loaded, found = plan.load_study(f"{FILES[name]}:{variant}")
@@ -57,9 +54,7 @@ def test_overrides_and_seeds() -> None:
         Row("plain", DIGITS),
         Row("changed", DIGITS, {ALPHA: 3, "evaluation.ks": (1, 5), "train.epochs": 2, "seed": 100}),
     )
-    made = plan.trials(
-        study(*rows), settings(seeds=(1, 2), overrides={"method.embedding_dim": "7"})
-    )
+    made = plan.trials(study(*rows), settings(seeds=(1, 2), overrides={"method.embedding_dim": "7"}))
     names = "plain-seed1 changed-seed1 plain-seed2 changed-seed2"
     assert [trial.name for trial in made] == names.split()
     assert [trial.config.seed for trial in made] == [1, 101, 2, 102]
@@ -72,9 +67,7 @@ def test_overrides_and_seeds() -> None:
 def test_overrides_of_what_distinguishes_the_rows() -> None:
     rows = grid(DIGITS, {ALPHA: (8.0, 16.0)}, overrides={"train.steps": 60})
     made = plan.trials(Study("T", rows=rows), Settings(Path("r"), overrides={"train.steps": "30"}))
-    assert [
-        (trial.config.method.proxy_anchor.alpha, trial.config.train.steps) for trial in made
-    ] == [(8, 30), (16, 30)]
+    assert [(trial.config.method.proxy_anchor.alpha, trial.config.train.steps) for trial in made] == [(8, 30), (16, 30)]
     only_one = (Row("a", DIGITS, {ALPHA: 3.0}), Row("b", DIGITS))
     for different, key in ((rows, ALPHA), (only_one, ALPHA), (rows, "seed")):
         with pytest.raises(ConfigError, match=rf"--config\.{key}: "):

@@ -12,13 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
 from dml_jax.commands import study as command
 from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError
 from dml_jax.lab import outcomes, plan, runner, tables
 from dml_jax.lab.definition import Row, Study
 from dml_jax.lab.plan import Settings, Trial
+
 from tests.lab import script
 
 ROOT = Path(__file__).parents[2]
@@ -86,26 +86,15 @@ def test_each_trial_runs_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert os.sched_getaffinity(0) == cores
 
 
-def test_a_trial_that_diverges_is_noted(
-    tmp_path: Path, in_process: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_trial_that_diverges_is_noted(tmp_path: Path, in_process: None, capsys: pytest.CaptureFixture[str]) -> None:
     """The others go on; what needs it, at any depth, is not run; the next command tries it
     again."""
     trials = prepared(tmp_path, 12, 13, 14)
     failed = trials[1].name
     second = replace(trials[2], name="second", directory=tmp_path / "second", needs=(failed,))
-    trials += [
-        second,
-        replace(second, name="third", directory=tmp_path / "third", needs=("second",)),
-    ]
+    trials += [second, replace(second, name="third", directory=tmp_path / "third", needs=("second",))]
     run(tmp_path, trials)
-    assert [not outcomes.why_unfinished(trial) for trial in trials] == [
-        True,
-        False,
-        True,
-        False,
-        False,
-    ]
+    assert [not outcomes.why_unfinished(trial) for trial in trials] == [True, False, True, False, False]
     assert f"{failed}: failed: training diverged at step 3" in capsys.readouterr().out
     assert starts(tmp_path).count(failed) == 1
     run(tmp_path, trials)
@@ -120,9 +109,7 @@ def test_a_process_ends_with_its_command(tmp_path: Path) -> None:
     while not (tmp_path / "starts.txt").exists():
         time.sleep(0.01)
     tasks = Path(f"/proc/{killed.pid}/task")
-    (child,) = (
-        Path("/proc", pid) for file in tasks.glob("*/children") for pid in file.read_text().split()
-    )
+    (child,) = (Path("/proc", pid) for file in tasks.glob("*/children") for pid in file.read_text().split())
     killed.kill()
     killed.wait()
     deadline = time.monotonic() + 60
@@ -148,15 +135,9 @@ def test_a_signal_stops_all_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_an_ensemble_waits_for_its_members(
-    tmp_path: Path,
-    in_process: None,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, in_process: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    continued, both = (
-        Row("continued", DIGITS, {"init_from": "@alpha=1"}),
-        Row("both", members=("alpha=1", "alpha=2")),
-    )
+    continued, both = (Row("continued", DIGITS, {"init_from": "@alpha=1"}), Row("both", members=("alpha=1", "alpha=2")))
     study = Study("A study", rows=(both, *rows(1, 2), continued))
     trials = plan.trials(study, Settings(tmp_path))
     facts = plan.create_study("name", study, Settings(tmp_path), trials)
@@ -199,10 +180,7 @@ def test_slots(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_command(tmp_path: Path, in_process: None, capsys: pytest.CaptureFixture[str]) -> None:
     """Trains, prints the table, lists; a failed trial makes the exit code 2."""
     file = tmp_path / "mine.py"
-    text = (
-        "from dml_jax.lab.definition import *\ndef get_study():\n    return Study('T', "
-        "rows=({},))\n"
-    )
+    text = "from dml_jax.lab.definition import *\ndef get_study():\n    return Study('T', rows=({},))\n"
     row = f"Row('alpha={{0}}', {DIGITS!r}, {{{{{ALPHA!r}: {{0}}}}}})"
     file.write_text(text.format(", ".join(row.format(alpha) for alpha in (11, 12))))
     root = tmp_path / "root"
@@ -241,8 +219,6 @@ def test_comparison_without_a_file(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_the_process_of_an_ensemble(tmp_path: Path) -> None:
-    ensemble = Trial(
-        "e", "e", 0, Path("r/e"), None, members=(Path("r/b"), Path("r/c")), weights=(1.0, 2.0)
-    )
+    ensemble = Trial("e", "e", 0, Path("r/e"), None, members=(Path("r/b"), Path("r/c")), weights=(1.0, 2.0))
     expected = "dml_jax evaluate --model=r/b,r/c --export=r/e --weights=1.0,2.0"
     assert REAL_COMMAND(tmp_path, ensemble) == expected.split()

@@ -10,9 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
-from scipy import stats
-
 from dml_jax.analysis import text_tables
 from dml_jax.commands import study
 from dml_jax.errors import ConfigError
@@ -20,6 +17,9 @@ from dml_jax.evaluation import protocol
 from dml_jax.lab import outcomes, plan, runner, tables
 from dml_jax.lab.definition import Row, Study
 from dml_jax.lab.plan import Settings, Trial
+from rich.console import Console
+from scipy import stats
+
 from tests.lab.runs import PROTOCOL, hits, write_run
 from tests.test_configs import resolved
 
@@ -39,15 +39,8 @@ def directory(tmp_path: Path) -> Path:
     for alpha, share in ((8.0, 0.5), (16.0, 0.6)):
         for seed in range(3):
             run = hits(share + 0.01 * seed, seed=seed)
-            write_run(
-                tmp_path / f"alpha{alpha:.0f}-seed{seed}",
-                run,
-                config=config(seed, alpha=alpha),
-                nmi=0.7,
-            )
-    write_run(
-        tmp_path / "alpha32-seed0", hits(0.55, seed=5), config=config(0, alpha=32.0), nmi=0.65
-    )
+            write_run(tmp_path / f"alpha{alpha:.0f}-seed{seed}", run, config=config(seed, alpha=alpha), nmi=0.7)
+    write_run(tmp_path / "alpha32-seed0", hits(0.55, seed=5), config=config(0, alpha=32.0), nmi=0.65)
     return tmp_path
 
 
@@ -79,10 +72,7 @@ def test_means_and_ranks(directory: Path) -> None:
     found = column(table, "R@1")
     assert column(table, "seeds") == {"alpha8": "3", "alpha16": "3", "alpha32": "1"}
     for alpha, values in recalls.items():
-        assert (
-            found[f"alpha{alpha}"]
-            == f"{100 * np.mean(values):.1f} ± {100 * np.std(values, ddof=1):.1f}"
-        )
+        assert found[f"alpha{alpha}"] == f"{100 * np.mean(values):.1f} ± {100 * np.std(values, ddof=1):.1f}"
     assert found["alpha32"] == f"{100 * hits(0.55, seed=5).mean():.1f}"
     assert best(table, "R@1") == ["alpha16"]
     assert best(table, "NMI") == ["alpha16", "alpha8"]
@@ -128,29 +118,19 @@ def test_undefined_metrics(tmp_path: Path) -> None:
 def test_significance(directory: Path) -> None:
     """As SciPy's Welch test over seeds."""
     table = table_of(directory)
-    first, second = (
-        [hits(share + 0.01 * seed, seed=seed).mean() for seed in range(3)] for share in (0.5, 0.6)
-    )
+    first, second = ([hits(share + 0.01 * seed, seed=seed).mean() for seed in range(3)] for share in (0.5, 0.6))
     found = column(table, "p")
     assert found["alpha8"] == f"{stats.ttest_ind(first, second, equal_var=False).pvalue:.3f}"
     assert any(note.startswith("p: ") for note in table.notes)
     assert found["alpha32"] == found["alpha16"] == ""
 
 
-def test_rows_without_results_have_a_reason_in_every_table(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_without_results_have_a_reason_in_every_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Failed trials, and test-time batches whose clustering failed."""
     rows = (Row("x"), Row("y"))
-    made = [
-        Trial(f"{row.name}-seed0", row.name, 0, tmp_path / f"{row.name}-seed0", None)
-        for row in rows
-    ]
+    made = [Trial(f"{row.name}-seed0", row.name, 0, tmp_path / f"{row.name}-seed0", None) for row in rows]
     plan.create_study("name", Study("T", rows=rows), Settings(tmp_path), made)
-    refined = {
-        "birch": {"problem": "birch found one cluster"},
-        "ward": {"recall@1": 0.6, "map@r": 0.3},
-    }
+    refined = {"birch": {"problem": "birch found one cluster"}, "ward": {"recall@1": 0.6, "map@r": 0.3}}
     write_run(tmp_path / "x-seed0", hits(0.5), config=config(), refined=refined)
     runner.trial_file(tmp_path, "y-seed0", "log").write_text("starts\nerror: training diverged\n")
     study.execute(["--runs", str(tmp_path)])
@@ -173,11 +153,7 @@ def test_published_numbers(tmp_path: Path) -> None:
     published_rows = Study(
         "A title",
         rows=(
-            Row(
-                "x",
-                refined={"reciprocal": {"paper": {"recall@1": 0.708}}},
-                reported={"authors' weights": weights},
-            ),
+            Row("x", refined={"reciprocal": {"paper": {"recall@1": 0.708}}}, reported={"authors' weights": weights}),
             Row("y"),
         ),
     )
@@ -195,12 +171,8 @@ def test_published_numbers(tmp_path: Path) -> None:
     assert column(made, "MAP@R paper")["x"] == "83.20 ± 0.59"
     assert column(made, "R@1 authors' weights")["x"] == "60.5"
     assert best(made, "R@1") == ["x + reciprocal"]
-    assert "Published numbers usually come from the best epoch on the test set" in " ".join(
-        made.notes
-    )
-    assert [(run.row, run.problem) for run in of_study(tmp_path).runs if run.problem] == [
-        ("y", "not finished")
-    ]
+    assert "Published numbers usually come from the best epoch on the test set" in " ".join(made.notes)
+    assert [(run.row, run.problem) for run in of_study(tmp_path).runs if run.problem] == [("y", "not finished")]
 
 
 def test_formats(directory: Path, tmp_path: Path) -> None:
@@ -234,18 +206,13 @@ def test_the_distance_is_a_property_of_a_row(tmp_path: Path) -> None:
         for seed in range(2):
             text = stated.replace("cosine", metric)
             run = hits(share + 0.01 * seed, seed=seed)
-            write_run(
-                tmp_path / f"{name}{seed}", run, config=config(seed, alpha=share), protocol=text
-            )
+            write_run(tmp_path / f"{name}{seed}", run, config=config(seed, alpha=share), protocol=text)
     table = table_of(tmp_path, "[ab]*")
     assert list(column(table, "distance").values()) == ["cosine", "euclidean"]
     assert "p" in table.columns
     assert "exact ranking;" in table.notes[0]
     _, without = protocol.distance_of(protocol.description())
-    assert protocol.distance_of(protocol.description(metric=table_of)) == (
-        f"{__name__}.table_of",
-        without,
-    )  # type: ignore[arg-type]
+    assert protocol.distance_of(protocol.description(metric=table_of)) == (f"{__name__}.table_of", without)  # type: ignore[arg-type]
 
 
 def test_special_characters() -> None:
@@ -253,9 +220,7 @@ def test_special_characters() -> None:
     assert r"a\_b \& $<$c$>$ | 50\%" in text_tables.latex(table)
     assert r"| a_b & <c> \| 50% [x] |" in text_tables.markdown(table)
     table = text_tables.Table("T [/bold]", (), {"[/x] p": ["[/] ~/a --b ---c\\"]}, {("[/x] p", 0)})
-    assert r"\textbf{[/] \textasciitilde{}/a -{}-b -{}-{}-c\textbackslash{}}" in text_tables.latex(
-        table
-    )
+    assert r"\textbf{[/] \textasciitilde{}/a -{}-b -{}-{}-c\textbackslash{}}" in text_tables.latex(table)
     console = Console(file=io.StringIO(), width=80)
     text_tables.print_table(table, console)
     printed = console.file.getvalue()  # type: ignore[attr-defined]
@@ -275,21 +240,13 @@ def test_special_characters() -> None:
     ],
 )
 def test_rows_of_runs(
-    names: str,
-    facts: list[dict[str, Any]],
-    expected: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    names: str, facts: list[dict[str, Any]], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Runs that differ in the seed only are one row; a run given twice is one seed."""
     monkeypatch.chdir(tmp_path)
     for name, given in zip(names.split(), facts, strict=True):
         values = {"steps": given.get("steps", 100), "protocol": given.get("protocol", PROTOCOL)}
-        whole = (
-            None
-            if "ensemble" in given
-            else config(given.get("seed", 0), alpha=given.get("alpha", 1.0))
-        )
+        whole = None if "ensemble" in given else config(given.get("seed", 0), alpha=given.get("alpha", 1.0))
         write_run(Path(name), hits(0.5), config=whole, **values)
         if whole:
             stored = {"config": whole, "data_hash": given.get("data", "")}
@@ -306,9 +263,7 @@ def test_without_embeddings_the_images_are_unknown(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="different test images"):
         outcomes.comparable([outcomes.read_run(tmp_path / name) for name in ("a", "b")])
     for name in ("a", "b"):
-        (tmp_path / name / "config.json").write_text(
-            json.dumps({"config": config(), "data_hash": "x"})
-        )
+        (tmp_path / name / "config.json").write_text(json.dumps({"config": config(), "data_hash": "x"}))
     outcomes.comparable([outcomes.read_run(tmp_path / name) for name in ("a", "b")])
 
 
@@ -321,10 +276,7 @@ def test_grids_have_a_heat_map(tmp_path: Path) -> None:
     figure = tables.plot_grid(trained, "recall@1")
     axes = figure.axes[0]
     shown = np.ma.filled(axes.images[0].get_array(), np.nan)
-    expected = [
-        [100 * float(hits(share).mean()) for share in (0.1, 0.2)],
-        [100 * float(hits(0.3).mean()), np.nan],
-    ]
+    expected = [[100 * float(hits(share).mean()) for share in (0.1, 0.2)], [100 * float(hits(0.3).mean()), np.nan]]
     np.testing.assert_allclose(shown, expected)
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("heads", "layers")
     trained["another"] = trained.pop("layers=1 heads=2")

@@ -38,10 +38,7 @@ def test_two_first_starts(tmp_path: Path) -> None:
     command = ["bash", "-ec", ". launch/env.sh; prepare cpu"]
     pipe = subprocess.PIPE
     for _ in range(2):  # the second time, nothing is to be done
-        starts = [
-            subprocess.Popen(command, cwd=tmp_path, env=variables, stdout=pipe, stderr=pipe)
-            for _ in range(2)
-        ]
+        starts = [subprocess.Popen(command, cwd=tmp_path, env=variables, stdout=pipe, stderr=pipe) for _ in range(2)]
         outputs = [start.communicate(timeout=60) for start in starts]
         assert [start.returncode for start in starts] == [0, 0], outputs
         assert not any(errors for _, errors in outputs)

@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 import yaml
-from jax._src import clusters
-
 from dml_jax import main
 from dml_jax.commands import embed
 from dml_jax.config import files as config_files
 from dml_jax.train.distributed import process_group
+from jax._src import clusters
 from tests.processes import ROOT, executable, wait_until
 
 LAUNCH = ROOT / "launch"
@@ -31,9 +30,7 @@ def sbatch(folder: Path, script: str, *arguments: str, **variables: str) -> tupl
     path = f"{folder}:{os.environ['PATH']}"
     job = {"SLURM_JOB_ID": "77", "SLURM_CPUS_PER_TASK": "12", "SLURM_JOB_NUM_NODES": "2"}
     command = ["bash", LAUNCH / script, *arguments]
-    done = subprocess.run(
-        command, env=job | variables | {"PATH": path}, capture_output=True, text=True
-    )
+    done = subprocess.run(command, env=job | variables | {"PATH": path}, capture_output=True, text=True)
     return done.returncode, done.stdout.splitlines()
 
 
@@ -84,9 +81,7 @@ def test_arguments_of_the_slurm_job_that_embeds(tmp_path: Path) -> None:
     assert (options.engine, options.address, options.paths) == ("ray", "auto", ["a folder"])
 
 
-@pytest.mark.parametrize(
-    ("codes", "expected"), [("0 0", 0), ("0 75", 75), ("2 75", 2), ("75 2", 2), ("143 143", 143)]
-)
+@pytest.mark.parametrize(("codes", "expected"), [("0 0", 0), ("0 75", 75), ("2 75", 2), ("75 2", 2), ("143 143", 143)])
 def test_a_process_for_each_gpu(codes: str, expected: int, tmp_path: Path) -> None:
     """With a stand-in for Python, which waits for SIGTERM if it is to end with 143."""
     executable(
@@ -184,9 +179,7 @@ def test_jobsets(file: Path) -> None:
     assert {word for word in unknown if f"`{word}`" not in guide} == set()
 
 
-def restart_action(
-    jobset: dict[str, Any], container: str, code: int, *, disrupted: bool = False
-) -> str:
+def restart_action(jobset: dict[str, Any], container: str, code: int, *, disrupted: bool = False) -> str:
     """What JobSet does when a container ends with this code: the first rules that match, of the Job
     and the JobSet."""
     job = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]

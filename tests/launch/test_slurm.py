@@ -9,15 +9,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
 from tests.launch.checkouts import CONFIG, SHORT, checkout, steps
 from tests.processes import environment, free_port, wait_until
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(
-        not shutil.which("slurmctld") or os.geteuid() != 0, reason="needs slurm-wlm and root"
-    ),
+    pytest.mark.skipif(not shutil.which("slurmctld") or os.geteuid() != 0, reason="needs slurm-wlm and root"),
 ]
 # Two nodes on this machine, without munge. The first, in alphabetical order, has the name of the
 # machine, which must resolve.
@@ -68,9 +65,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     ]
 
     def run(*command: str) -> str:
-        return subprocess.run(
-            command, cwd=project, env=variables, capture_output=True, text=True, check=True
-        ).stdout
+        return subprocess.run(command, cwd=project, env=variables, capture_output=True, text=True, check=True).stdout
 
     try:
         wait_until(lambda: run("bash", "-c", "sinfo -h -o '%D %t' || true").strip() == "2 idle")

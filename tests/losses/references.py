@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-
 from dml_jax import losses
 from dml_jax.losses import mining, signature
 from dml_jax.methods.baseline import LOSSES, takes
@@ -16,9 +15,7 @@ from dml_jax.methods.baseline import LOSSES, takes
 RNG = np.random.default_rng(11)
 X = RNG.normal(size=(12, 5))
 LABELS = np.array([0, 0, 0, 1, 1, 2, 2, 2, 4, 4, 4, 3])
-KERNEL, BIAS, PROXIES, CENTERS = (
-    RNG.normal(size=shape) for shape in ((5, 6), 6, (6, 5), (6, 3, 5))
-)
+KERNEL, BIAS, PROXIES, CENTERS = (RNG.normal(size=shape) for shape in ((5, 6), 6, (6, 5), (6, 3, 5)))
 BETA = RNG.uniform(0.8, 1.4, 6)
 KEY, ROWS = jax.random.key(5), np.arange(12)
 SAME, EYE = LABELS[:, None] == LABELS[None], np.eye(12, dtype=bool)
@@ -90,9 +87,7 @@ def contrastive(positive: np.ndarray = POSITIVE, negative: np.ndarray = NEGATIVE
     return float(np.average(D, weights=positive) + push[push > 0].mean())
 
 
-def hard_triplets(
-    near: np.ndarray = POSITIVE, far: np.ndarray = NEGATIVE
-) -> list[tuple[int, int, int]]:
+def hard_triplets(near: np.ndarray = POSITIVE, far: np.ndarray = NEGATIVE) -> list[tuple[int, int, int]]:
     """The farthest positive and the nearest negative of every anchor that has both."""
     farthest, nearest = np.where(near, D, -1).argmax(axis=1), np.where(far, D, 9).argmin(axis=1)
     valid = near.any(axis=1) & far.any(axis=1)
@@ -138,9 +133,7 @@ def n_pair(power: int = 2) -> float:
     return float(np.log1p(others.sum(axis=1)).mean() + 0.01 * lengths.mean())
 
 
-def multi_similarity(
-    positive: np.ndarray = POSITIVE, negative: np.ndarray = NEGATIVE, *, mining: bool = True
-) -> float:
+def multi_similarity(positive: np.ndarray = POSITIVE, negative: np.ndarray = NEGATIVE, *, mining: bool = True) -> float:
     total = 0.0
     for i in range(12):
         p, w, n = S[i][positive[i] > 0], positive[i][positive[i] > 0], S[i][negative[i]]
@@ -200,16 +193,8 @@ ARC = np.cos(np.arccos(C[ROWS, LABELS]) + 0.1)
 CASES: dict[str, tuple[tuple[np.ndarray, ...], dict[str, Any], Callable[[], float]]] = {
     "softmax": ((KERNEL, BIAS), {}, lambda: cross_entropy(X @ KERNEL + BIAS)),
     "normalized_softmax": ((PROXIES,), {}, lambda: cross_entropy(C / 0.05)),
-    "arcface": (
-        (PROXIES,),
-        {"margin": 0.1, "scale": 16},
-        lambda: cross_entropy(16 * with_own(ARC)),
-    ),
-    "cosface": (
-        (PROXIES,),
-        {"margin": 0.2, "scale": 16},
-        lambda: cross_entropy(16 * with_own(C[ROWS, LABELS] - 0.2)),
-    ),
+    "arcface": ((PROXIES,), {"margin": 0.1, "scale": 16}, lambda: cross_entropy(16 * with_own(ARC))),
+    "cosface": ((PROXIES,), {"margin": 0.2, "scale": 16}, lambda: cross_entropy(16 * with_own(C[ROWS, LABELS] - 0.2))),
     "subcenter_arcface": ((CENTERS,), {"margin": 0.1, "scale": 16}, subcenter_arcface),
     "proxy_nca": ((PROXIES,), {}, proxy_nca),
     "proxy_nca_pp": ((PROXIES,), {}, lambda: cross_entropy(-9 * (2 - 2 * C))),
@@ -225,11 +210,7 @@ CASES: dict[str, tuple[tuple[np.ndarray, ...], dict[str, Any], Callable[[], floa
     "sup_con": ((), {"temperature": 0.2}, sup_con),
     "nt_xent": ((), {"temperature": 0.2}, nt_xent),
     "smooth_ap": ((), {"temperature": 0.1}, smooth_ap),
-    "recall_at_k": (
-        (),
-        {"ks": (1, 4), "k_temperatures": (0.7, 2.0), "temperature": 0.1},
-        recall_at_k,
-    ),
+    "recall_at_k": ((), {"ks": (1, 4), "k_temperatures": (0.7, 2.0), "temperature": 0.1}, recall_at_k),
 }
 OF_CLASSES = [name for name, (tables, *_) in CASES.items() if tables]
 
@@ -237,9 +218,7 @@ OF_CLASSES = [name for name, (tables, *_) in CASES.items() if tables]
 def call(name: str, **more: Any) -> Callable[..., Any]:
     """The loss of CASES, with its tables: (embeddings, labels, …) -> scalar."""
     tables, options, _ = CASES[name]
-    return lambda x, y=LABELS, **given: getattr(losses, name)(
-        x, y, *map(floats, tables), **options | more | given
-    )
+    return lambda x, y=LABELS, **given: getattr(losses, name)(x, y, *map(floats, tables), **options | more | given)
 
 
 @cache

@@ -9,13 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
-
 from dml_jax import losses
 from dml_jax.losses import pairwise
 from dml_jax.methods.baseline import LOSSES
 from dml_jax.numerics import unit
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 from tests.losses import references as ref
 from tests.losses.references import LABELS, X
 
@@ -63,9 +62,7 @@ def test_both_modes_twice_vmap_and_checkpoint(name: str, x64: None) -> None:
     for x in (X, close_rows()):
         *_, first, second = derivatives(x)
         after, before = (derivatives(x + step * w)[:2] for step in (STEP, -STEP))
-        slope, change = (
-            (np.asarray(a) - b) / (2 * STEP) for a, b in zip(after, before, strict=True)
-        )
+        slope, change = ((np.asarray(a) - b) / (2 * STEP) for a, b in zip(after, before, strict=True))
         bend = np.vdot(change, v)
         if name == "circle":  # whose weights are constants in its derivatives
             slope, bend = first[0], second[0]
@@ -204,8 +201,7 @@ QUICK += ("lifted_structure", "n_pair", "multi_similarity", "smooth_ap", *MORE)
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.slow]) for n in (*ref.CASES, *MORE)],
+    "name", [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.slow]) for n in (*ref.CASES, *MORE)]
 )
 def test_float32_agrees_with_float64(name: str, x64: None) -> None:
     """Values and gradients, of equal rows and zero rows."""

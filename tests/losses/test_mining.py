@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 from dml_jax.losses import mining, pairwise
 from tests.losses.references import KEY, LABELS, NEGATIVE, POSITIVE, D
 
@@ -146,8 +145,7 @@ def test_one_pair_per_class() -> None:
 def test_easy_and_semi_hard_positives() -> None:
     d = GIVEN[0]
     easy, semi = (
-        jax.jit(partial(mining.mine, kind, None, dim=5))(*GIVEN)
-        for kind in ("easy_positive", "semi_hard_positive")
+        jax.jit(partial(mining.mine, kind, None, dim=5))(*GIVEN) for kind in ("easy_positive", "semi_hard_positive")
     )
     assert list(easy.valid) == list(POSITIVE.any(axis=1))
     for i in np.flatnonzero(easy.valid):

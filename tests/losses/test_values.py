@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 from dml_jax import losses
 from dml_jax.config import modules
 from dml_jax.config.fields import parse_entries
@@ -69,20 +68,14 @@ def test_every_option_has_its_rule() -> None:
     for name, loss in LOSSES.items():
         for option, default in vars(modules.options(loss)()).items():
             learned = option in signature.learned_arrays(loss)
-            if (
-                takes(loss, option)
-                and not learned
-                and (name, option) != ("multi_similarity", "base")
-            ):
+            if takes(loss, option) and not learned and (name, option) != ("multi_similarity", "base"):
                 with pytest.raises(ConfigError, match=rf"^\w+: {option}(\[0\])?=.*: must be"):
                     by_default(name, **{option: wrong[type(default).__name__]})(X)
 
 
 def test_options_of_other_types_and_traced_ones() -> None:
     arrays = (0.5, np.float32(0.5), np.array(0.5), jnp.float32(0.5))
-    found = jax.jit(
-        lambda traced: [losses.nt_xent(X, LABELS, temperature=t) for t in (*arrays, traced)]
-    )(0.5)
+    found = jax.jit(lambda traced: [losses.nt_xent(X, LABELS, temperature=t) for t in (*arrays, traced)])(0.5)
     np.testing.assert_allclose(found[1:], found[0], rtol=1e-5)
     recall = jax.jit(partial(losses.recall_at_k, ks=[1, 2], k_temperatures=[1.0, 2.0]))
     assert recall(X, LABELS) >= 0
@@ -108,14 +101,8 @@ PML: dict[str, tuple[Callable[..., Any], float]] = {
         partial(losses.sup_con, temperature=0.5, distance=manhattan),
         6.805023416305278,
     ),
-    "SupConLoss(0.2)": (
-        partial(losses.sup_con, temperature=0.2, divisor="active"),
-        5.714176332601617,
-    ),
-    "ContrastiveLoss(MeanReducer())": (
-        partial(losses.contrastive, divisor="all"),
-        1.5988288933365638,
-    ),
+    "SupConLoss(0.2)": (partial(losses.sup_con, temperature=0.2, divisor="active"), 5.714176332601617),
+    "ContrastiveLoss(MeanReducer())": (partial(losses.contrastive, divisor="all"), 1.5988288933365638),
     "ContrastiveLoss(LpDistance(p=1))": (
         partial(losses.contrastive, negative_margin=9.0, distance=manhattan),
         9.781438616611087,
@@ -141,9 +128,7 @@ def test_values_of_pytorch_metric_learning(x64: None) -> None:
 def test_subcenter_arcface_of_pytorch_metric_learning(x64: None) -> None:
     """Ten random batches, one class, equal rows, far centers."""
     function = jax.jit(
-        jax.value_and_grad(
-            lambda x, p, y, m, s: losses.subcenter_arcface(x, y, p, margin=m, scale=s), (0, 1)
-        )
+        jax.value_and_grad(lambda x, p, y, m, s: losses.subcenter_arcface(x, y, p, margin=m, scale=s), (0, 1))
     )
     with np.load(FOLDER / "subcenter_arcface_pml.npz") as z:
         for i in range(13):
@@ -180,9 +165,7 @@ def test_margin_loss_per_active_pair(x64: None) -> None:
     hinges = ref.hinges(triplets, beta)
     active = (hinges > 0).sum()
     assert len(triplets) < active < 2 * len(triplets)
-    given = Triplets(
-        *np.array([*triplets, (0, 0, 0)]).T, valid=np.arange(len(triplets) + 1) < len(beta)
-    )
+    given = Triplets(*np.array([*triplets, (0, 0, 0)]).T, valid=np.arange(len(triplets) + 1) < len(beta))
     loss = jax.jit(partial(pair_losses.margin_loss, nu=0.1, divisor="pairs"))
     found = loss(ref.unit(X), LABELS, given, BETA, margin=0.2)
     np.testing.assert_allclose(found, (hinges.sum() + 0.1 * beta.sum()) / active, rtol=1e-12)
@@ -221,11 +204,7 @@ def test_large_exponents_do_not_overflow() -> None:
 def test_ranks(x64: None) -> None:
     """With candidates that are neither wanted nor counted; at a low temperature those of NumPy."""
     rng = np.random.default_rng(0)
-    s, wanted, among = (
-        rng.normal(size=(4, 40)),
-        rng.random((4, 40)) < 0.4,
-        rng.random((4, 40)) < 0.7,
-    )
+    s, wanted, among = (rng.normal(size=(4, 40)), rng.random((4, 40)) < 0.4, rng.random((4, 40)) < 0.7)
     wanted[0] = True  # more than in any other row
     found = jax.jit(lambda s: ranking.soft_ranks(s, wanted, among, 1e-9))(s)
     above = (s[:, None] > s[:, :, None]) & among[:, None]

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 from dml_jax import losses
 from dml_jax.methods.baseline import LOSSES
 from tests.losses import references as ref
@@ -31,9 +30,7 @@ WEIGHTS = np.random.default_rng(0).uniform(0, 2, 12)
 equal = partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(n, marks=() if n in FAST else pytest.mark.slow) for n in CASES]
-)
+@pytest.mark.parametrize("case", [pytest.param(n, marks=() if n in FAST else pytest.mark.slow) for n in CASES])
 def test_anchors_count_as_often_as_their_weights(case: str, x64: None) -> None:
     """Values and gradients, on random batches, and one with copies and zeros, of a single class."""
     name = case.partition(",")[0]
@@ -56,9 +53,7 @@ def test_anchors_count_as_often_as_their_weights(case: str, x64: None) -> None:
         given = *map(jnp.asarray, (x.astype(float), labels)), rng.integers(12, size=12)
         (value, gradient), (expected, slopes) = (function(*given) for function in functions)
         equal(value, expected)
-        np.testing.assert_allclose(
-            gradient, slopes, rtol=1e-7, atol=1e-9 * max(1.0, float(jnp.abs(slopes).max()))
-        )
+        np.testing.assert_allclose(gradient, slopes, rtol=1e-7, atol=1e-9 * max(1.0, float(jnp.abs(slopes).max())))
 
 
 def test_lifted_structure_and_n_pair(x64: None) -> None:

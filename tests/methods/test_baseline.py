@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-
 from dml_jax import losses
 from dml_jax.config.fields import validate
 from dml_jax.methods import baseline
@@ -47,15 +46,12 @@ SHORT = ("proxy_anchor", "soft_triple", "triplet", "margin", "multi_similarity",
 
 
 @pytest.mark.parametrize(
-    "loss",
-    [pytest.param(loss, marks=[] if loss in SHORT else [pytest.mark.slow]) for loss in LOSSES],
+    "loss", [pytest.param(loss, marks=[] if loss in SHORT else [pytest.mark.slow]) for loss in LOSSES]
 )
 def test_every_loss_takes_finite_steps(loss: Any) -> None:
     """On regular and degenerate batches, with one compilation, from float32 and bfloat16
     features."""
-    config = baseline.make_config(
-        loss, embedding_dim=5, memory=24 if loss in baseline.PAIR_LOSSES else 0
-    )
+    config = baseline.make_config(loss, embedding_dim=5, memory=24 if loss in baseline.PAIR_LOSSES else 0)
     dtype = jnp.bfloat16 if loss in baseline.PAIR_LOSSES else jnp.float32
     method, state, update = built(config, dtype, rate=1e-3)
     images = np.asarray(batch().images)
@@ -122,11 +118,7 @@ def test_a_sum_of_losses_with_weights() -> None:
     alone = {}
     for loss in names.split("+"):
         config = baseline.make_config(loss, options.get(loss, {}), embedding_dim=5)
-        of_loss = {
-            name.removeprefix(f"{loss}_"): leaf
-            for name, leaf in state.params["loss"].items()
-            if loss in name
-        }
+        of_loss = {name.removeprefix(f"{loss}_"): leaf for name, leaf in state.params["loss"].items() if loss in name}
         given = {**state.params, "loss": of_loss}, state.model_state, batch(), state.step
         single = partial(step.loss, baseline.build(config, toys.linear(), DATA))
         alone[loss], _ = jax.jit(single)(*given, jax.random.key(1))

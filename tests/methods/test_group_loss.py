@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 from dml_jax.methods import group_loss
 from dml_jax.methods.contract import TrainingSet
 from dml_jax.methods.group_loss import Config
@@ -21,9 +20,7 @@ def sample(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return 3 * rng.normal(size=(COUNT, CLASSES)), rng.normal(size=(COUNT, DIM))
 
 
-def reference(
-    logits: np.ndarray, embeddings: np.ndarray, anchors: list[int], iterations: int, t: float
-) -> np.ndarray:
+def reference(logits: np.ndarray, embeddings: np.ndarray, anchors: list[int], iterations: int, t: float) -> np.ndarray:
     w = np.maximum(np.corrcoef(embeddings), 0)
     x = np.exp(logits / t) / np.exp(logits / t).sum(1, keepdims=True)
     x[anchors] = np.eye(CLASSES)[LABELS[anchors]]
@@ -33,9 +30,7 @@ def reference(
     return -np.log(x[np.arange(COUNT), LABELS])
 
 
-@pytest.mark.parametrize(
-    ("anchors", "iterations", "temperature"), [(1, 1, 24.0), (2, 3, 1.0), (0, 2, 0.5)]
-)
+@pytest.mark.parametrize(("anchors", "iterations", "temperature"), [(1, 1, 24.0), (2, 3, 1.0), (0, 2, 0.5)])
 def test_values_and_gradients(anchors: int, iterations: int, temperature: float) -> None:
     logits, embeddings = sample()
     config = Config(anchors=anchors, iterations=iterations, temperature=temperature)

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 from dml_jax.methods.contract import TrainingSet
 from dml_jax.methods.hist import method as hist
 from dml_jax.methods.hist.method import Tuplets
@@ -30,21 +29,15 @@ def dense(tuplets: Any) -> np.ndarray:
 def test_placebos() -> None:
     """No propagation; rows of other samples; memberships without relation to the samples."""
     np.testing.assert_allclose(dense("none"), np.eye(6), atol=1e-6)
-    h, weights = hist.placebo_incidence(
-        jnp.asarray(H), jnp.asarray(LABELS), "permuted", jax.random.key(1)
-    )
+    h, weights = hist.placebo_incidence(jnp.asarray(H), jnp.asarray(LABELS), "permuted", jax.random.key(1))
     order = [int(np.argmin(np.abs(H - row).sum(axis=1))) for row in np.asarray(h)]
     assert sorted(order) == list(range(6)) != order
     np.testing.assert_array_equal(h, H[order])
     np.testing.assert_allclose(weights, 0.5)
-    random, _ = hist.placebo_incidence(
-        jnp.asarray(H), jnp.asarray(LABELS), "random", jax.random.key(1)
-    )
+    random, _ = hist.placebo_incidence(jnp.asarray(H), jnp.asarray(LABELS), "random", jax.random.key(1))
     np.testing.assert_array_equal(random[:, ::2], random[:, 1::2])  # one hyperedge per class
     assert np.ptp(random) > 0.5
-    other, _ = hist.placebo_incidence(
-        jnp.asarray(H), jnp.asarray(LABELS), "random", jax.random.key(2)
-    )
+    other, _ = hist.placebo_incidence(jnp.asarray(H), jnp.asarray(LABELS), "random", jax.random.key(2))
     assert np.abs(np.asarray(random - other)).max() > 0.1
 
 

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 from dml_jax.backbones import functional, layers
 from dml_jax.methods.contract import Method, TrainingSet
 from dml_jax.methods.mpn import method as mpn
@@ -38,9 +37,7 @@ def embeddings_of_length_one(*shape: int) -> np.ndarray:
     return x / np.linalg.norm(x, axis=-1, keepdims=True)
 
 
-def refined_together(
-    network: mpn.MessagePassingNetwork, params: Any, embeddings: jax.Array
-) -> jax.Array:
+def refined_together(network: mpn.MessagePassingNetwork, params: Any, embeddings: jax.Array) -> jax.Array:
     """All nodes of one batch refined, [N, d] or [N, L d], of unit length."""
     nodes = network.apply({"params": params}, embeddings, method="initial_nodes")
     outputs = network.apply({"params": params}, nodes, method="propagate")
@@ -150,9 +147,7 @@ def test_refinement_against_a_gallery() -> None:
 
 
 @pytest.mark.parametrize("equations", ["authors", "paper"])
-def test_refinement_in_given_groups(
-    equations: mpn.Equations, x64: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refinement_in_given_groups(equations: mpn.Equations, x64: None, monkeypatch: pytest.MonkeyPatch) -> None:
     config = dataclasses.replace(SMALL, layers=2, concatenate=True, equations=equations)
     network, params = network_and_params(config)
     params = jax.tree.map(lambda leaf: leaf.astype(np.float64), params)
@@ -235,9 +230,7 @@ def test_rows_are_those_of_the_forward_pass(equations: Any, monkeypatch: Any) ->
         patched.setattr("dml_jax.methods.mpn.method.attend", watched)
         expected = forward(params, model_state, batch.images)
     network = mpn.MessagePassingNetwork(config, 4)
-    found = jax.jit(partial(mpn.batch_attention, method.encode, network))(
-        params, model_state, batch.images
-    )
+    found = jax.jit(partial(mpn.batch_attention, method.encode, network))(params, model_state, batch.images)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     assert found.shape == (2, 2, 16, 16)
     total = np.asarray(found).sum(axis=-1)
@@ -274,8 +267,7 @@ def test_preference_of_nodes_that_have_both_kinds() -> None:
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{"layers": 2, "equations": "paper", "losses": "mpn", "dropout": 0}, {"losses": "auxiliary"}],
+    "options", [{"layers": 2, "equations": "paper", "losses": "mpn", "dropout": 0}, {"losses": "auxiliary"}]
 )
 def test_logits_are_those_of_the_loss(options: dict[str, Any]) -> None:
     config = mpn.Config(embedding_dim=8, temperature=1, smoothing=0, **options)
@@ -304,7 +296,5 @@ def test_embeddings_are_refined() -> None:
     scaled = h / np.sqrt(1 + 1e-5) * params["mpn"]["neck"]["scale"]
     logits = scaled @ np.asarray(params["mpn"]["classifier"]["kernel"], float)
     taught = test_teaching.teach(method, params, state, batch)
-    np.testing.assert_allclose(
-        taught.embeddings, h / np.linalg.norm(h, axis=1, keepdims=True), atol=1e-5
-    )
+    np.testing.assert_allclose(taught.embeddings, h / np.linalg.norm(h, axis=1, keepdims=True), atol=1e-5)
     np.testing.assert_allclose(taught.logits, logits, atol=1e-5)

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn import cluster, metrics
-
 from dml_jax.config import Data, Evaluation
 from dml_jax.methods.mpn import refinement
+from sklearn import cluster, metrics
 
 
 def clustered(rows: int, dim: int, seed: int) -> np.ndarray:
@@ -51,9 +50,7 @@ def by_sets(points: np.ndarray, k: int, size: int, rule: str) -> list[list[int]]
 
 @pytest.mark.parametrize("rule", ["authors", "paper"])
 @pytest.mark.parametrize(("rows", "k", "size"), [(90, 10, 7), (71, 5, 20), (40, 7, 3)])
-def test_reciprocal_neighbours(
-    rows: int, k: int, size: int, rule: refinement.Rule, x64: None
-) -> None:
+def test_reciprocal_neighbours(rows: int, k: int, size: int, rule: refinement.Rule, x64: None) -> None:
     points = clustered(rows, 6, seed=k)
     found = refinement.reciprocal_sets(points, k=k, size=size, rule=rule)
     np.testing.assert_array_equal(found.batches, by_sets(points, k, size, rule))
@@ -87,9 +84,7 @@ def blobs(count: int, each: int, spread: float) -> tuple[np.ndarray, np.ndarray]
         ("optics", cluster.OPTICS(max_eps=0.5, min_samples=4)),
     ],
 )
-def test_clusters_are_those_of_scikit_learn(
-    kind: refinement.Algorithm, estimator: cluster.KMeans
-) -> None:
+def test_clusters_are_those_of_scikit_learn(kind: refinement.Algorithm, estimator: cluster.KMeans) -> None:
     points, _ = blobs(6, 15, 0.15)
     found = refinement.cluster(points, kind, count=4, eps=0.5, min_samples=4, seed=3)
     expected = estimator.fit_predict(points)
@@ -147,9 +142,7 @@ def test_chunks_of_nearest_neighbours() -> None:
 
 def test_batches_are_chunks_of_clusters() -> None:
     labels = np.random.default_rng(0).permutation(np.repeat(np.arange(6), [1, 2, 3, 4, 9, 16]))
-    groups = refinement.batches_from_clusters(
-        labels, Data(batch_size=12, images_per_class=3), seed=0
-    )
+    groups = refinement.batches_from_clusters(labels, Data(batch_size=12, images_per_class=3), seed=0)
     assert groups.batches.shape[1] == groups.refined == 12
     assert set(groups.batches.ravel().tolist()) == set(range(35))
     for chunk in groups.batches.reshape(-1, 3):

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 from dml_jax.methods import baseline
 from dml_jax.methods.contract import Batch, Method, Teaching, TrainingSet, teaching
 from tests import toys
@@ -26,9 +25,7 @@ def with_teacher(batch: Batch, outputs: Teaching) -> Batch:
     return batch._replace(teacher=jax.tree_util.Partial(lambda outputs, images: outputs, outputs))
 
 
-def loss(
-    method: Method, params: Any, state: Any, batch: Batch
-) -> tuple[jax.Array, dict[str, jax.Array]]:
+def loss(method: Method, params: Any, state: Any, batch: Batch) -> tuple[jax.Array, dict[str, jax.Array]]:
     """(value, terms), with the running batch statistics of the backbone, as for `teach`."""
     encoded, state = method.encode(params, state, batch.images, train=False)
     value, aux = method.loss(params, state, encoded, batch, jnp.int32(0), jax.random.key(1))

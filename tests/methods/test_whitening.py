@@ -3,7 +3,6 @@
 import jax
 import numpy as np
 import scipy.linalg
-
 from dml_jax.methods import baseline, whitening
 from dml_jax.methods.contract import TrainingSet
 from tests import toys
@@ -43,9 +42,7 @@ def test_only_proxies_become_class_means() -> None:
     drawn, state = toys.drawn(method)
     assert method.hooks.refresh is not None
     params, _ = method.hooks.refresh.update(drawn, state, features(4), jax.random.key(1))
-    changed = {
-        name for name in drawn["loss"] if (drawn["loss"][name] != params["loss"][name]).any()
-    }
+    changed = {name for name in drawn["loss"] if (drawn["loss"][name] != params["loss"][name]).any()}
     assert changed == {"proxy_nca_proxies"} < drawn["loss"].keys()
     assert drawn["loss"]["cross_entropy_kernel"].shape == (4, 4)
 

@@ -1,7 +1,6 @@
 """A loss: pairs of a class are pulled together, all others pushed apart."""
 
 import jax.numpy as jnp
-
 from dml_jax.config.fields import Positive
 from dml_jax.numerics import at_least_float32
 

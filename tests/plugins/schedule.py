@@ -1,7 +1,6 @@
 """A schedule: cosines that start again (Loshchilov & Hutter, ICLR 2017)."""
 
 import jax.numpy as jnp
-
 from dml_jax.config.fields import PositiveInt
 
 

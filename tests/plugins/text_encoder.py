@@ -3,7 +3,6 @@
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-
 from dml_jax.backbones.contract import Backbone
 from dml_jax.config.fields import PositiveInt, section
 

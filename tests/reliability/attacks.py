@@ -15,10 +15,6 @@ from typing import Any
 
 import numpy as np
 import safetensors.numpy
-from hypothesis import strategies as st
-from hypothesis.strategies import DrawFn, SearchStrategy
-from PIL import Image
-
 from dml_jax import main
 from dml_jax.analysis import changes
 from dml_jax.analysis.changes import Change
@@ -34,6 +30,10 @@ from dml_jax.inference.gallery import Enrolled
 from dml_jax.inference.index import Index
 from dml_jax.train.records import workdir
 from dml_jax.train.records.logs import JsonLines
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn, SearchStrategy
+from PIL import Image
+
 from tests.data import pictures
 from tests.reliability.sandbox import CONFIG, Attack, Files
 from tests.tiny_model import identity
@@ -64,16 +64,8 @@ def damaged(draw: DrawFn, data: bytes) -> bytes:
 
 
 def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    inner = (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value[:4])
-        if isinstance(value, list)
-        else ()
-    )
-    return [
-        place for key, entry in inner for place in ((*path, key), *_places(entry, (*path, key)))
-    ]
+    inner = value.items() if isinstance(value, dict) else enumerate(value[:4]) if isinstance(value, list) else ()
+    return [place for key, entry in inner for place in ((*path, key), *_places(entry, (*path, key)))]
 
 
 @st.composite
@@ -113,10 +105,7 @@ NO_KEYS = (
 @functools.cache
 def _values() -> dict[str, str]:
     values = flatten(load_config(CONFIG.removeprefix("--config="), {}))
-    return {
-        key: ",".join(map(str, value)) if isinstance(value, list) else str(value)
-        for key, value in values.items()
-    }
+    return {key: ",".join(map(str, value)) if isinstance(value, list) else str(value) for key, value in values.items()}
 
 
 @st.composite
@@ -124,18 +113,10 @@ def _overrides(draw: DrawFn) -> Files:
     values, arguments = _values(), []
     for _ in range(draw(st.integers(1, 3))):
         key = draw(st.sampled_from((*values, *values, *NO_KEYS)))
-        text = (
-            st.just(values.get(key, ""))
-            | st.sampled_from(tuple(values.values()))
-            | st.sampled_from(TEXTS)
-        )
+        text = st.just(values.get(key, "")) | st.sampled_from(tuple(values.values())) | st.sampled_from(TEXTS)
         arguments.append(f"--config.{key}={draw(text)}")
     if draw(st.integers(0, 4)) == 0:
-        option = draw(
-            st.sampled_from(
-                ("workdir", "checkpoint", "output", "coordinator", "processes", "process", "")
-            )
-        )
+        option = draw(st.sampled_from(("workdir", "checkpoint", "output", "coordinator", "processes", "process", "")))
         arguments.append(f"--{option}={draw(st.sampled_from(TEXTS))}")
     return {"arguments": "\0".join(arguments).encode("utf-8", "surrogatepass")}
 
@@ -155,9 +136,7 @@ LINE = {"step": 3, "loss": 1.5, "test/recall@1": 0.5}
 
 @st.composite
 def _work_directory(draw: DrawFn) -> Files:
-    lines = b"\n".join(
-        draw(st.lists(json_file(LINE) | st.just(json.dumps(LINE).encode()), max_size=3))
-    )
+    lines = b"\n".join(draw(st.lists(json_file(LINE) | st.just(json.dumps(LINE).encode()), max_size=3)))
     files: dict[str, bytes | Path | None] = {
         "config.json": draw(json_file(FACTS)),
         "metrics.jsonl": lines + draw(st.sampled_from((b"\n", b""))),
@@ -188,10 +167,7 @@ def _read_work_directory(directory: Path) -> None:
         raise refused
 
 
-WEIGHTS = {
-    "layer1.0.conv1.weight": np.ones((2, 2, 1, 1), np.float32),
-    "fc.bias": np.zeros(3, np.float16),
-}
+WEIGHTS = {"layer1.0.conv1.weight": np.ones((2, 2, 1, 1), np.float32), "fc.bias": np.zeros(3, np.float16)}
 
 
 def _read_weights(directory: Path) -> None:
@@ -199,9 +175,7 @@ def _read_weights(directory: Path) -> None:
 
 
 PICTURES = {f"{name}{i}.png": pictures.encoded(i, 8, 8, "PNG") for i, name in enumerate("aabbccdd")}
-TABLE = "path,label,split\n" + "".join(
-    f"{n},{n[0]},{'train' if n < 'c' else 'test'}\n" for n in PICTURES
-)
+TABLE = "path,label,split\n" + "".join(f"{n},{n[0]},{'train' if n < 'c' else 'test'}\n" for n in PICTURES)
 
 
 def _damaged(name: str, contents: Sequence[bytes], **others: bytes) -> SearchStrategy[Files]:
@@ -217,9 +191,7 @@ def _written(write: Callable[[Any], object]) -> bytes:
 
 
 def _read_table(directory: Path) -> None:
-    page = understand.understand(
-        csv_tables.RECIPE, dict(files.walk(directory)), sources.Options(), "source"
-    )
+    page = understand.understand(csv_tables.RECIPE, dict(files.walk(directory)), sources.Options(), "source")
     prepared_data._scan(directory, page, "csv")
 
 
@@ -228,22 +200,9 @@ def _images() -> list[bytes]:
     exif[decode.ORIENTATION] = 6
     colours = Image.fromarray(pictures.pixels(0, 12, 16))
     modes = [("RGB", kind) for kind in decode.FORMATS]
-    modes += [
-        ("L", "JPEG"),
-        ("CMYK", "JPEG"),
-        ("RGBA", "PNG"),
-        ("P", "PNG"),
-        ("1", "TIFF"),
-        ("P", "GIF"),
-    ]
-    images = [
-        _written(lambda f, m=mode, k=kind: colours.convert(m).save(f, format=k))
-        for mode, kind in modes
-    ]
-    return [
-        *images,
-        _written(lambda file: colours.save(file, format="JPEG", exif=exif, progressive=True)),
-    ]
+    modes += [("L", "JPEG"), ("CMYK", "JPEG"), ("RGBA", "PNG"), ("P", "PNG"), ("1", "TIFF"), ("P", "GIF")]
+    images = [_written(lambda f, m=mode, k=kind: colours.convert(m).save(f, format=k)) for mode, kind in modes]
+    return [*images, _written(lambda file: colours.save(file, format="JPEG", exif=exif, progressive=True))]
 
 
 def _read_image(directory: Path) -> None:
@@ -253,18 +212,13 @@ def _read_image(directory: Path) -> None:
     transforms.centre_crop(transforms.resize_shorter(pixels, 16), 16)
 
 
-ROWS, LABELS = (
-    _written(lambda file: np.save(file, np.eye(3))),
-    _written(lambda file: np.save(file, np.arange(3))),
-)
+ROWS, LABELS = (_written(lambda file: np.save(file, np.eye(3))), _written(lambda file: np.save(file, np.arange(3))))
 
 
 def _read_arrays(directory: Path) -> None:
     points = validation.embeddings(validation.load(directory / "x.npy"))
     labels = directory / "labels.txt"
-    given = (
-        validation.read_lines(labels) if labels.exists() else validation.load(directory / "y.npy")
-    )
+    given = validation.read_lines(labels) if labels.exists() else validation.load(directory / "y.npy")
     validation.labels(given, len(points))
 
 
@@ -289,9 +243,7 @@ def _no_others() -> tuple[Photographs, list[str]]:
     return Photographs(np.zeros((0, 3), np.float32), np.zeros(0, np.int64), np.zeros(0, "U1")), []
 
 
-MODEL: Any = SimpleNamespace(
-    method_distance=False, identity=identity(0), unseen=_no_others, training_classes=list
-)
+MODEL: Any = SimpleNamespace(method_distance=False, identity=identity(0), unseen=_no_others, training_classes=list)
 
 
 DEVICES: dict[str, Callable[[Path], object]] = {
@@ -328,13 +280,9 @@ ATTACKS = {
         lambda d: ["catalogue", str(d), f"--apply={d}/c.csv"],
     ),
     "device": Attack(
-        st.sampled_from(tuple(DEVICES)).map(lambda name: {name: Path("/dev/zero")}),
-        _read_device,
-        share=1,
+        st.sampled_from(tuple(DEVICES)).map(lambda name: {name: Path("/dev/zero")}), _read_device, share=1
     ),
-    "index": Attack(
-        st.sampled_from([*_index()]).flatmap(_damaged_index), lambda d: Index.load(MODEL, d / "i")
-    ),
+    "index": Attack(st.sampled_from([*_index()]).flatmap(_damaged_index), lambda d: Index.load(MODEL, d / "i")),
     "configuration": Attack(
         _overrides(),
         lambda d: main.execute([CONFIG, *_lines(d), "--mode=show"]),

@@ -12,9 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from hypothesis.strategies import SearchStrategy
-
 from dml_jax.commands import cli
+from hypothesis.strategies import SearchStrategy
 
 ROOT = Path(__file__).parents[2]
 CONFIG = f"--config={ROOT}/configs/digits_baseline.py:proxy_anchor"
@@ -71,10 +70,7 @@ def run(read: Callable[[Path], object], files: Files) -> Outcome:
             with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(io.StringIO()):
                 code = cli.exit_code(lambda: read(Path(folder)))
         except Exception as error:
-            return Outcome(
-                "failure",
-                f"{type(error).__name__} at {_place(error)}: {_general(str(error)[:300])}",
-            )
+            return Outcome("failure", f"{type(error).__name__} at {_place(error)}: {_general(str(error)[:300])}")
     return judge_output(code, printed.getvalue())
 
 
@@ -96,13 +92,5 @@ def judge_output(code: int, stderr: str) -> Outcome:
 
 def _place(error: BaseException) -> str:
     """The innermost line of dml_jax in a traceback."""
-    frames = [
-        f
-        for f in traceback.extract_tb(error.__traceback__)
-        if f.filename.startswith(str(ROOT / "dml_jax"))
-    ]
-    return (
-        f"{Path(frames[-1].filename).relative_to(ROOT)}:{frames[-1].lineno}"
-        if frames
-        else "a library"
-    )
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(str(ROOT / "dml_jax"))]
+    return f"{Path(frames[-1].filename).relative_to(ROOT)}:{frames[-1].lineno}" if frames else "a library"

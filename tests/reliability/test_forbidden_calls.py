@@ -19,20 +19,14 @@ ATTRIBUTES = {
 METHODS = {"extractall", "exec_module"}  # of any object
 KEYWORDS = {"shell", "allow_pickle"}  # forbidden unless the value is literally False
 REVIEWED = {
-    (
-        "dml_jax/backbones/weights/tensor_files.py",
-        "pickle",
-    ),  # of files with a known SHA-256; nothing is imported
+    ("dml_jax/backbones/weights/tensor_files.py", "pickle"),  # of files with a known SHA-256; nothing is imported
     ("dml_jax/backbones/weights/tensor_files.py", "torch.load"),  # with weights_only=True
     ("dml_jax/config/files.py", "exec"),  # a configuration file is a program of the user
     ("dml_jax/config/files.py", "compile"),
     # zipfile and tarfile's filter keep members inside the folder
     ("dml_jax/data/sources.py", "extractall"),
     ("dml_jax/files.py", "csv.writer"),  # where formulas are escaped
-    (
-        "benchmarks/input.py",
-        "extractall",
-    ),  # zipfile keeps members inside the folder; the archive is the user's choice
+    ("benchmarks/input.py", "extractall"),  # zipfile keeps members inside the folder; the archive is the user's choice
 }
 
 
@@ -41,21 +35,15 @@ def findings(source: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Import(names=names):
-                yield from (
-                    alias.name for alias in names if alias.name.partition(".")[0] in MODULES
-                )
+                yield from (alias.name for alias in names if alias.name.partition(".")[0] in MODULES)
             case ast.ImportFrom(module=str(module), names=names):
                 full = {f"{module}.{alias.name}" for alias in names}
-                yield from (full & ATTRIBUTES) or (
-                    [module] if module.partition(".")[0] in MODULES else []
-                )
+                yield from (full & ATTRIBUTES) or ([module] if module.partition(".")[0] in MODULES else [])
             case ast.FunctionDef(name=name) if name in METHODS:
                 yield name
             case ast.Name(id=name) if name in NAMES:
                 yield name
-            case ast.Attribute(value=ast.Name(id=owner), attr=name) if (
-                f"{owner}.{name}" in ATTRIBUTES
-            ):
+            case ast.Attribute(value=ast.Name(id=owner), attr=name) if f"{owner}.{name}" in ATTRIBUTES:
                 yield f"{owner}.{name}"
             case ast.Attribute(attr=name) if name in METHODS:
                 yield name
@@ -68,11 +56,7 @@ def findings(source: str) -> Iterator[str]:
 def test_only_reviewed_calls(folder: str) -> None:
     files = sorted((ROOT / folder).rglob("*.py"))
     assert files or folder == "launch"
-    found = {
-        (file.relative_to(ROOT).as_posix(), what)
-        for file in files
-        for what in findings(file.read_text())
-    }
+    found = {(file.relative_to(ROOT).as_posix(), what) for file in files for what in findings(file.read_text())}
     assert found == {entry for entry in REVIEWED if entry[0].startswith(f"{folder}/")}
 
 

@@ -4,10 +4,10 @@ with more cases."""
 import warnings
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-
 from dml_jax.data import decode
 from dml_jax.errors import DataError
+from hypothesis import HealthCheck, given, settings
+
 from tests.reliability import sandbox
 from tests.reliability.attacks import ATTACKS
 
@@ -39,27 +39,14 @@ def _fail(error: Exception) -> None:
 
 
 def test_the_sandbox() -> None:
-    assert sandbox.run(lambda d: _fail(KeyError("x")), {"a/b": b"x"}).text.startswith(
-        "KeyError at "
-    )
-    assert (
-        sandbox.run(lambda d: (d / "c").write_bytes((d / "a").read_bytes()), {"a": b"x"}).kind
-        == "success"
-    )
-    assert sandbox.run(lambda d: _fail(DataError("two\nlines")), {}) == (
-        "error",
-        "error: two lines",
-    )
+    assert sandbox.run(lambda d: _fail(KeyError("x")), {"a/b": b"x"}).text.startswith("KeyError at ")
+    assert sandbox.run(lambda d: (d / "c").write_bytes((d / "a").read_bytes()), {"a": b"x"}).kind == "success"
+    assert sandbox.run(lambda d: _fail(DataError("two\nlines")), {}) == ("error", "error: two lines")
 
 
 def test_only_the_error_is_printed() -> None:
     """Pillow warns of this TIFF file, whose only tag lies behind its end."""
-    tiff = (
-        b"II*\0\x08\0\0\0\x01\0"
-        + (284).to_bytes(2, "little")
-        + b"\x05\0\x09\0\0\0\xff\xff\0\0"
-        + bytes(4)
-    )
+    tiff = b"II*\0\x08\0\0\0\x01\0" + (284).to_bytes(2, "little") + b"\x05\0\x09\0\0\0\xff\xff\0\0" + bytes(4)
 
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-
 from dml_jax import files, seal, table
 from dml_jax.train.records import workdir
+
 from tests.tiny_model import identity
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*fork")]
@@ -33,11 +33,7 @@ def write_embeddings(path: Path, version: int) -> None:
 
 def read_embeddings(path: Path) -> int:
     found = table.read(path)
-    (version,) = {
-        *found.embeddings.ravel(),
-        *found.labels,
-        *(int(name.partition("-")[0]) for name in found.ids),
-    }
+    (version,) = {*found.embeddings.ravel(), *found.labels, *(int(name.partition("-")[0]) for name in found.ids)}
     assert found.seal.identity == identity(version)
     return int(version)
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import tensorflow_datasets
-
 from dml_jax import seal
 from dml_jax.commands import cli, prepare
 from dml_jax.data import prepared_data
 from dml_jax.data.formats import cub, omniglot, sop
 from dml_jax.errors import DataError
 from dml_jax.remote import downloads
+
 from tests.data import layouts
 from tests.hub import ENDPOINT, Fault, Hub
 
@@ -35,9 +35,7 @@ def fetch(target: Path, name: str = "x", where: str = WHERE) -> None:
     downloads.fetch(download, target, "ask the owner", lambda _: None)
 
 
-def test_an_interrupted_download_leaves_nothing(
-    hub: Hub, served: dict[str, bytes], tmp_path: Path
-) -> None:
+def test_an_interrupted_download_leaves_nothing(hub: Hub, served: dict[str, bytes], tmp_path: Path) -> None:
     hub.fail("/x$", Fault(cut=1000))
     reason = r"\(ended after 1000 of 256000 bytes\); try again, or ask the"
     with pytest.raises(DataError, match=rf"^{WHERE}/x: cannot be downloaded {reason}"):
@@ -59,9 +57,7 @@ def test_a_server_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.Monke
 def test_bytes_of_another_file_are_noticed(served: dict[str, bytes], tmp_path: Path) -> None:
     served["x"] = b"y" * len(CONTENT)
     wrong = hashlib.sha256(served["x"]).hexdigest()
-    with pytest.raises(
-        DataError, match=rf"\(its SHA-256 is {wrong} instead of {DIGEST}\); try again"
-    ):
+    with pytest.raises(DataError, match=rf"\(its SHA-256 is {wrong} instead of {DIGEST}\); try again"):
         fetch(tmp_path / "x")
     assert list(tmp_path.iterdir()) == []
     served["x.bin"] = CONTENT  # which the server has elsewhere
@@ -78,9 +74,7 @@ def test_bytes_of_another_file_are_noticed(served: dict[str, bytes], tmp_path: P
         ("longer", r"text/plain of 256001 bytes: the file has moved or changed"),
     ],
 )
-def test_moved_and_changed_files(
-    hub: Hub, served: dict[str, bytes], tmp_path: Path, name: str, message: str
-) -> None:
+def test_moved_and_changed_files(hub: Hub, served: dict[str, bytes], tmp_path: Path, name: str, message: str) -> None:
     served["longer"] = CONTENT + b"!"
     hub.fail("/page", Fault(page=True))
     hub.fail("/busy", Fault(status=503))
@@ -106,9 +100,7 @@ def test_a_full_disk(served: dict[str, bytes], tmp_path: Path, full_disk: Any) -
         (sop, "datasets/stanford_online_products/checksums.tsv"),
     ],
 )
-def test_lengths_and_digests_are_those_of_tensorflow_datasets(
-    module: ModuleType, table: str
-) -> None:
+def test_lengths_and_digests_are_those_of_tensorflow_datasets(module: ModuleType, table: str) -> None:
     lines = Path(tensorflow_datasets.__path__[0], table).read_text().splitlines()
     known = {tuple(line.split("\t")[1:]) for line in lines}
     for source in module.RECIPE.downloads:

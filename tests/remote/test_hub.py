@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
-
 from dml_jax.backbones import resnet
 from dml_jax.backbones.weights import known_networks
 from dml_jax.commands import cli, convert
+
 from tests.backbones import state_dicts
 from tests.hub import CACHE, Fault, Hub
 
@@ -40,11 +40,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: bytes) -> No
 @pytest.fixture
 def timm(hub: Hub, weights: bytes) -> dict[str, bytes]:
     """The files of a repository of timm, which has the weights twice."""
-    hub.repositories[NAME] = {
-        "config.json": b"{}\n",
-        "model.safetensors": weights,
-        "pytorch_model.bin": b"pickle",
-    }
+    hub.repositories[NAME] = {"config.json": b"{}\n", "model.safetensors": weights, "pytorch_model.bin": b"pickle"}
     return hub.repositories[NAME]
 
 
@@ -89,21 +85,9 @@ def test_weights_are_downloaded_once(
     ("pattern", "fault", "message"),
     [
         (STORE, Fault(cut=0), r"\(peer closed connection.* 0 bytes, expected \d+\)\); check"),
-        (
-            STORE,
-            Fault(status=403),
-            r"\(.*Forbidden.*\); check the name, log in with `hf auth login` ",
-        ),
-        (
-            HEAD,
-            Fault(status=503),
-            r"\(.*Service Unavailable.*\); .* or try again, or give the path",
-        ),
-        (
-            "",
-            Fault(page=True),
-            r"\(Response from http.* is missing the 'X-Repo-Commit' header.*\);",
-        ),
+        (STORE, Fault(status=403), r"\(.*Forbidden.*\); check the name, log in with `hf auth login` "),
+        (HEAD, Fault(status=503), r"\(.*Service Unavailable.*\); .* or try again, or give the path"),
+        ("", Fault(page=True), r"\(Response from http.* is missing the 'X-Repo-Commit' header.*\);"),
     ],
 )
 def test_failures(
@@ -115,9 +99,7 @@ def test_failures(
     hub.fail(pattern, fault)
     code, out, err = run(capsys)
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert re.match(
-        rf"error: hf://{NAME}: the request to the hub failed {message}", err.removesuffix("\n")
-    ), err
+    assert re.match(rf"error: hf://{NAME}: the request to the hub failed {message}", err.removesuffix("\n")), err
     assert list(Path().iterdir()) == []
     assert not [path for path in CACHE.rglob("*") if path.is_file() and path.stat().st_size > 1000]
     hub.faults.clear()
@@ -138,9 +120,7 @@ FAILED = r"the request to the hub failed \("
         ("timm", r"must be hf://owner/repository or hf://owner/repository/file"),
     ],
 )
-def test_what_is_not_there(
-    source: str, message: str, hub: Hub, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_not_there(source: str, message: str, hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("gated", "empty"):
         hub.repositories[f"timm/{name}"] = {} if name == "empty" else {"model.safetensors": b"x"}
     hub.gated.add("timm/gated")
@@ -160,11 +140,7 @@ def test_a_token_opens_private_repositories(
 
 
 def test_a_full_disk(
-    hub: Hub,
-    timm: dict[str, bytes],
-    weights: bytes,
-    full_disk: Any,
-    capsys: pytest.CaptureFixture[str],
+    hub: Hub, timm: dict[str, bytes], weights: bytes, full_disk: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with full_disk(50_000):
         code, _, err = run(capsys)
@@ -172,9 +148,7 @@ def test_a_full_disk(
     check_converted(run(capsys), weights)
 
 
-def test_without_a_network(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_network(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Nobody listens at the address, however often the client tries."""
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     code, out, err = run(capsys)

@@ -16,8 +16,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
-
 from dml_jax.config import Data
 from dml_jax.data import decode, transforms
 from dml_jax.errors import DataError
@@ -27,6 +25,8 @@ from dml_jax.inference.index import Index
 from dml_jax.serving import http_service
 from dml_jax.serving.enrolled_classes import EnrolledClasses
 from dml_jax.serving.http_service import BODY, Server, Service
+from PIL import Image
+
 from tests.tiny_model import identity
 
 POST = b"POST / HTTP/1.1\r\nHost: localhost\r\n"
@@ -79,10 +79,7 @@ class Colours:
 
 @contextmanager
 def running(
-    model: Colours,
-    enrolled: EnrolledClasses | None = None,
-    hosts: str = "127.0.0.1 localhost",
-    megapixels: float = 60,
+    model: Colours, enrolled: EnrolledClasses | None = None, hosts: str = "127.0.0.1 localhost", megapixels: float = 60
 ) -> Iterator[tuple[int, Server]]:
     """A server in a thread, and its port."""
     service = Service(model, enrolled, "a <title>", megapixels)  # type: ignore[arg-type]
@@ -129,9 +126,7 @@ def picture(size: tuple[int, int] = (20, 20), colour: Any = 0) -> bytes:
     return file.getvalue()
 
 
-def ask(
-    port: int, body: Any, headers: dict[str, str] | None = None, path: str = ""
-) -> tuple[int, Any]:
+def ask(port: int, body: Any, headers: dict[str, str] | None = None, path: str = "") -> tuple[int, Any]:
     """The status and the answer."""
     request = urllib.request.Request(f"http://127.0.0.1:{port}/{path}", body, headers or {})
     try:
@@ -158,10 +153,7 @@ def exchange(port: int, *parts: bytes) -> bytes:
 
 def form(name: str, data: bytes) -> tuple[bytes, dict[str, str]]:
     """A form with a text field and a file, as curl sends it, and its header."""
-    head = (
-        b"--x\r\nContent-Disposition: form-data; "
-        b'name="note"\r\n\r\nhello\r\n--x\r\nContent-Disposition: form-data; '
-    )
+    head = b'--x\r\nContent-Disposition: form-data; name="note"\r\n\r\nhello\r\n--x\r\nContent-Disposition: form-data; '
     body = head + f'name="{name}"; filename="a.jpg"\r\n\r\n'.encode() + data + b"\r\n--x--\r\n"
     return body, {"Content-Type": "multipart/form-data; boundary=x"}
 
@@ -287,10 +279,7 @@ def test_a_failure_of_the_network_ends_its_batch_only(caplog: pytest.LogCaptureF
     model = Colours()
     with serving(model) as port:
         model.embed_pixels = lambda pixels: 1 / 0
-        assert ask(port, picture()) == (
-            500,
-            {"error": "internal error; see the output of the server"},
-        )
+        assert ask(port, picture()) == (500, {"error": "internal error; see the output of the server"})
         del model.embed_pixels
         assert ask(port, picture())[0] == 200
     assert "ZeroDivisionError" in caplog.text

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 import jax
 import numpy as np
 import pytest
-from jax.sharding import AxisType, Mesh
-
 from dml_jax.analysis import run_report
 from dml_jax.backbones import resnet
 from dml_jax.data.formats import digits
 from dml_jax.train.distributed import device_mesh
+from jax.sharding import AxisType, Mesh
 from tests import toys
 
 
@@ -21,11 +20,7 @@ def fewer_devices(request: pytest.FixtureRequest) -> Iterator[None]:
     `DEVICES`."""
     devices = np.asarray(jax.devices()[: getattr(request.module, "DEVICES", 2)])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            device_mesh,
-            "make",
-            lambda: Mesh(devices, (device_mesh.AXIS,), axis_types=(AxisType.Auto,)),
-        )
+        patch.setattr(device_mesh, "make", lambda: Mesh(devices, (device_mesh.AXIS,), axis_types=(AxisType.Auto,)))
         yield
 
 

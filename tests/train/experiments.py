@@ -8,8 +8,6 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from jax.sharding import Mesh
-
 from dml_jax import files
 from dml_jax.backbones import resnet
 from dml_jax.config import Config, Group, Train, resolve
@@ -18,6 +16,7 @@ from dml_jax.train import experiment as experiments
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.step import TrainState
+from jax.sharding import Mesh
 from tests import toys
 
 
@@ -64,8 +63,6 @@ def write_run(directory: Path, experiment: Experiment, state: TrainState) -> Che
     directory.mkdir(exist_ok=True)
     facts = experiment.provenance()
     files.write_json(directory / "config.json", facts)
-    with closing(
-        Checkpoints(directory / "checkpoints", lambda: state, pytest.fail, run=facts)
-    ) as store:
+    with closing(Checkpoints(directory / "checkpoints", lambda: state, pytest.fail, run=facts)) as store:
         store.save("latest", state, {})
     return store

@@ -4,7 +4,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-
 from dml_jax.backbones.contract import Backbone
 from dml_jax.config.fields import PositiveInt, section
 from dml_jax.errors import ConfigError
@@ -31,22 +30,11 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     def init(key: jax.Array, batch: Batch) -> Any:
         return heads.init(backbone, embedding, jax.random.split(key), batch)
 
-    def loss(
-        params: Any,
-        model_state: Any,
-        encoded: jax.Array,
-        batch: Batch,
-        step: jax.Array,
-        key: jax.Array,
-    ) -> Any:
+    def loss(params: Any, model_state: Any, encoded: jax.Array, batch: Batch, step: jax.Array, key: jax.Array) -> Any:
         taught = batch.teacher(batch.images[0]).embeddings
         if taught.shape[1] > config.largest:
-            raise ConfigError(
-                f"method.teacher={config.teacher!r}: has embeddings of {taught.shape[1]} dimensions"
-            )
+            raise ConfigError(f"method.teacher={config.teacher!r}: has embeddings of {taught.shape[1]} dimensions")
         rows = unit(encoded)
         return jnp.mean((rows @ rows.T - taught @ taught.T) ** 2), Aux(model_state, {})
 
-    return Method(
-        init, encode, loss, heads.unit_embed(encode), GROUPS, hooks=Hooks(teacher=config.teacher)
-    )
+    return Method(init, encode, loss, heads.unit_embed(encode), GROUPS, hooks=Hooks(teacher=config.teacher))

@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 from dml_jax import seal
 from dml_jax.errors import CheckpointError
 from dml_jax.train.checkpoint import Checkpoints
@@ -64,9 +63,7 @@ def test_round_trip(store: Checkpoints) -> None:
     assert equal(store.restore(step=10)[0], 10)
     with pytest.raises(CheckpointError, match=r"--checkpoint=15: .*available: 10, 20"):
         store.restore(step=15)
-    with pytest.raises(
-        CheckpointError, match=r"--checkpoint=newest: must be reported, latest, best or a step"
-    ):
+    with pytest.raises(CheckpointError, match=r"--checkpoint=newest: must be reported, latest, best or a step"):
         store.restore_selected("newest", "last")
     reported = lambda select: int(store.restore_selected("reported", select).step)  # noqa: E731
     choices = ("last", "validation", "folds")
@@ -91,9 +88,7 @@ def test_newest_are_kept_and_best_apart(store: Checkpoints) -> None:
 def damaged(original: Path, copy: Path, number: int, how: str) -> Path | None:
     """A copy of the checkpoints with one file of step 20 damaged; None beyond the last file."""
     shutil.copytree(original, copy)
-    files = sorted(
-        p for p in (copy / "latest" / "20").rglob("*") if p.is_file() and p.stat().st_size
-    )
+    files = sorted(p for p in (copy / "latest" / "20").rglob("*") if p.is_file() and p.stat().st_size)
     if number >= len(files):
         return None
     content = bytearray(files[number].read_bytes())
@@ -142,9 +137,7 @@ def test_a_damaged_manifest_is_survived(store: Checkpoints, tmp_path: Path, warn
     assert not (tmp_path / "latest" / "20").exists()
 
 
-def test_a_manifest_that_cannot_be_opened_deletes_nothing(
-    store: Checkpoints, tmp_path: Path
-) -> None:
+def test_a_manifest_that_cannot_be_opened_deletes_nothing(store: Checkpoints, tmp_path: Path) -> None:
     path = tmp_path / "latest" / "20" / seal.MANIFEST
     path.unlink()
     path.mkdir()
@@ -188,10 +181,7 @@ def test_the_second_failure_of_storage_in_a_row_ends_the_run(
     for step in (30, 40, 50, 60):
         store.save("latest", state(step), {}, background=True)
     assert len(warned) == 2
-    assert (
-        "latest/30'; training continues, but ends if the next checkpoint cannot be written either"
-        in warned[0]
-    )
+    assert "latest/30'; training continues, but ends if the next checkpoint cannot be written either" in warned[0]
     assert store.steps() == [10, 20, 40]
     with pytest.raises(OSError, match=r"Input/output error.*latest/60"):
         store.save("latest", state(70), {}, background=True)

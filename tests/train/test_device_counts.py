@@ -4,14 +4,13 @@ from pathlib import Path
 
 import jax
 import pytest
-from jax.sharding import AxisType
-
 from dml_jax.train import experiment as experiments
 from dml_jax.train import warm_start
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import device_mesh
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.step import TrainState, digest
+from jax.sharding import AxisType
 from tests.train.experiments import drawn, small
 
 
@@ -24,14 +23,10 @@ def updated(run: Experiment, state: TrainState) -> TrainState:
 
 
 @pytest.mark.parametrize("training", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_eight_two_and_one_device(
-    training: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_eight_two_and_one_device(training: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved: TrainState | None = None
     for count in (8, 2, 1):
-        mesh = jax.make_mesh(
-            (count,), (device_mesh.AXIS,), (AxisType.Auto,), devices=jax.devices()[:count]
-        )
+        mesh = jax.make_mesh((count,), (device_mesh.AXIS,), (AxisType.Auto,), devices=jax.devices()[:count])
         monkeypatch.setattr(device_mesh, "make", lambda mesh=mesh: mesh)
         run = experiments.build(small(steps=3))
         store = Checkpoints(tmp_path, lambda run=run: run.template(), None, run={})

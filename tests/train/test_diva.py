@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-
 from dml_jax.config import Config, resolve
 from dml_jax.errors import CheckpointError
 from dml_jax.files import write_json
@@ -56,30 +55,22 @@ def test_a_reading_is_the_method_with_its_options() -> None:
         expected = np.concatenate(parts, axis=1) / np.sqrt(len(parts))
         shown = found[name][:, np.abs(found[name]).max(axis=0) > 0]
         np.testing.assert_allclose(shown, expected, rtol=1e-4, atol=1e-6)
-    assert {config.method.ensemble for config in (model.with_test_variant(config, "a"),)} == {
-        (1.0, 0.0, 0.0, 0.0)
-    }
+    assert {config.method.ensemble for config in (model.with_test_variant(config, "a"),)} == {(1.0, 0.0, 0.0, 0.0)}
 
 
 def test_a_finished_run_is_read_again(tmp_path: Path) -> None:
     """With other weights or variants, but training goes on only as models were selected."""
     for select in ("last", "test"):
         config = diva_config(select)
-        write_json(
-            tmp_path / "config.json",
-            workdir.provenance(config, "", ["a", "b", "c", "d"], 64, (8, 8)),
-        )
+        write_json(tmp_path / "config.json", workdir.provenance(config, "", ["a", "b", "c", "d"], 64, (8, 8)))
         other = replace(config, method=replace(config.method, ensemble=(1.0, 5.0, 5.0, 5.0)))
-        other = replace(
-            other, evaluation=replace(other.evaluation, test_variants={}, test_variant="best")
-        )
+        other = replace(other, evaluation=replace(other.evaluation, test_variants={}, test_variant="best"))
         workdir.check_same_run(tmp_path, {"config": asdict(other)}, selecting=False)
         if select == "last":
             workdir.check_same_run(tmp_path, {"config": asdict(other)})
         else:
             with pytest.raises(
-                CheckpointError,
-                match=r"a different configuration: evaluation\.test_variants.*method\.ensemble",
+                CheckpointError, match=r"a different configuration: evaluation\.test_variants.*method\.ensemble"
             ):
                 workdir.check_same_run(tmp_path, {"config": asdict(other)})
 

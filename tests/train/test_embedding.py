@@ -7,11 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from PIL import Image
-
 from dml_jax.errors import DataError
 from dml_jax.train import embedding
 from dml_jax.train import experiment as experiments
+from PIL import Image
 from tests.train.experiments import small
 
 
@@ -21,13 +20,9 @@ def test_each_image_is_read_once_in_order(total: int) -> None:
     experiment = experiments.build(small(steps=1))
     whole = experiment.splits["test"]
     read: list[int] = []
-    split = whole._replace(
-        labels=whole.labels[:total], read=lambda i, rng: (read.append(i), whole.read(i, rng))[1]
-    )
+    split = whole._replace(labels=whole.labels[:total], read=lambda i, rng: (read.append(i), whole.read(i, rng))[1])
     state: Any = SimpleNamespace(params={}, model_state={})
-    embedder = experiment.embedder(
-        lambda params, model_state, images: images.reshape(len(images), -1)
-    )
+    embedder = experiment.embedder(lambda params, model_state, images: images.reshape(len(images), -1))
     found = embedder.embed_split(state, split)
     assert sorted(read) == list(range(total))
     np.testing.assert_array_equal(found, [whole.read(i, None).ravel() for i in range(total)])
@@ -37,17 +32,10 @@ def test_each_image_is_read_once_in_order(total: int) -> None:
 def test_an_image_that_does_not_fit_is_named(size: int) -> None:
     experiment = experiments.build(small(steps=1))
     whole = experiment.splits["test"]
-    split = whole._replace(
-        read=lambda i, rng: np.zeros((3 if i == 7 else 24, size if i == 7 else 24, 3), np.uint8)
-    )
+    split = whole._replace(read=lambda i, rng: np.zeros((3 if i == 7 else 24, size if i == 7 else 24, 3), np.uint8))
     state: Any = SimpleNamespace(params={}, model_state={})
-    with pytest.raises(
-        DataError,
-        match=rf"^{whole.ids[7]}: is {size}x3 pixels, but the model takes images of 24x24",
-    ):
-        experiment.embedder(lambda params, model_state, images: images[:, 0, 0]).embed_split(
-            state, split
-        )
+    with pytest.raises(DataError, match=rf"^{whole.ids[7]}: is {size}x3 pixels, but the model takes images of 24x24"):
+        experiment.embedder(lambda params, model_state, images: images[:, 0, 0]).embed_split(state, split)
 
 
 @pytest.mark.parametrize("host", [0, 1])
@@ -56,9 +44,7 @@ def test_each_process_reads_its_share(host: int, monkeypatch: pytest.MonkeyPatch
     batch."""
     experiment = experiments.build(small(steps=1))
     whole, read = experiment.splits["test"], []
-    split = whole._replace(
-        labels=whole.labels[:600], read=lambda i, rng: (read.append(i), whole.read(i, rng))[1]
-    )
+    split = whole._replace(labels=whole.labels[:600], read=lambda i, rng: (read.append(i), whole.read(i, rng))[1])
     shares: list[np.ndarray] = []
 
     def joined(sharding: Any, images: np.ndarray) -> np.ndarray:
@@ -100,16 +86,11 @@ def test_the_mean_over_versions(flip: bool) -> None:
     total = np.zeros((3, 6))
     for size in ((12, 8), (24, 16), (6, 4)):
         resized = np.stack(
-            [
-                np.asarray(Image.fromarray(image).resize(size, Image.Resampling.BILINEAR))
-                for image in IMAGES
-            ]
+            [np.asarray(Image.fromarray(image).resize(size, Image.Resampling.BILINEAR)) for image in IMAGES]
         )
         for version in (resized, resized[:, :, ::-1])[: 1 + flip]:
             total += unit(np.asarray(projected({}, {}, jnp.asarray(version))))
     found = np.asarray(averaged({}, {}, jnp.asarray(IMAGES)))
     np.testing.assert_allclose(found, unit(total), atol=2e-3)  # pixels may round to the next number
     if flip:
-        np.testing.assert_allclose(
-            averaged({}, {}, jnp.asarray(IMAGES[:, :, ::-1])), found, atol=2e-3
-        )
+        np.testing.assert_allclose(averaged({}, {}, jnp.asarray(IMAGES[:, :, ::-1])), found, atol=2e-3)

@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 from dml_jax import run, seal
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.functional import on_features, pooled_cells
@@ -34,18 +33,14 @@ DEVICES, STEPS = 1, 3
 
 def build(**train: Any) -> Experiment:
     given = values(steps=STEPS, optimizer="sgd", **train)
-    given["method"] = asdict(
-        baseline.make_config("proxy_anchor", embedding_dim=4, pooling="avg+max")
-    )
+    given["method"] = asdict(baseline.make_config("proxy_anchor", embedding_dim=4, pooling="avg+max"))
     given["train"]["groups"] = {name: asdict(Group(1e-2)) for name in baseline.GROUPS}
     given["train"]["groups"]["backbone"] = asdict(Group(0.0, freeze=True))
     given["data"] |= {"validation_share": 0.9}  # 90 images are left
     experiment = experiments.build(resolve(given))
     split = experiment.splits["train"]
     # Digits are drawn at random in training; here each image is always the same.
-    splits = experiment.splits | {
-        "train": split._replace(read=lambda index, rng: split.read(index, None))
-    }
+    splits = experiment.splits | {"train": split._replace(read=lambda index, rng: split.read(index, None))}
     return experiment._replace(splits=splits)
 
 
@@ -84,9 +79,7 @@ def test_tokens_are_no_features() -> None:
     _, stats = made.init(jax.random.key(0), (3,))
     maps, _ = made.apply({}, stats, made.preprocess(tokens), train=False)
     np.testing.assert_array_equal(maps, table[tokens][:, None])
-    np.testing.assert_array_equal(
-        made.apply({}, stats, made.preprocess(maps), train=False)[0], maps
-    )
+    np.testing.assert_array_equal(made.apply({}, stats, made.preprocess(maps), train=False)[0], maps)
 
 
 def test_same_as_a_frozen_backbone(tmp_path: Path) -> None:
@@ -98,10 +91,7 @@ def test_same_as_a_frozen_backbone(tmp_path: Path) -> None:
     for name in ("embedding", "loss"):
         jax.tree.map(close, found.params[name], expected.params[name])
     start = warm_start.initial_state(images, Console(active=False))
-    assert (
-        np.abs(found.params["embedding"]["kernel"] - start.params["embedding"]["kernel"]).max()
-        > 1e-3
-    )
+    assert np.abs(found.params["embedding"]["kernel"] - start.params["embedding"]["kernel"]).max() > 1e-3
     pixels = np.stack([images.splits["test"].read(i, None) for i in range(8)])
     rows = jax.jit(features.method.embed)(found.params, found.model_state, pixels)
     wanted = jax.jit(images.method.embed)(expected.params, expected.model_state, pixels)
@@ -129,9 +119,7 @@ def test_a_layer_in_closed_form_is_computed_from_the_features(tmp_path: Path) ->
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-3), found["embedding"], expected)
 
 
-def test_features_are_kept_and_follow_the_weights(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_features_are_kept_and_follow_the_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     experiment, initial_state = build(feature_views=2), warm_start.initial_state
     first = with_features(experiment, tmp_path / "run")
     kept = list((tmp_path / "features").iterdir())
@@ -143,17 +131,13 @@ def test_features_are_kept_and_follow_the_weights(
     options = experiment.config.method
     other = replace(experiment.config, seed=1, method=replace(options, pooling="avg"))
     with monkeypatch.context() as patched:  # weights that do not depend on the seed
-        patched.setattr(
-            warm_start, "initial_state", lambda *_: initial_state(experiment, Console())
-        )
+        patched.setattr(warm_start, "initial_state", lambda *_: initial_state(experiment, Console()))
         again = with_features(experiment._replace(config=other), tmp_path / "other_head_and_seed")
     np.testing.assert_array_equal(again.features, first.features + 1)
 
     def larger(*arguments: Any) -> TrainState:
         state = initial_state(*arguments)
-        return state._replace(
-            model_state=jax.tree.map(lambda x: np.asarray(x) + np.float32(1), state.model_state)
-        )
+        return state._replace(model_state=jax.tree.map(lambda x: np.asarray(x) + np.float32(1), state.model_state))
 
     np.save(kept[0] / frozen_features.FILE, changed[::-1])  # rows moved
     with pytest.raises(DataError, match=r"features\.npy: has changed since it was written; delete"):
@@ -213,9 +197,7 @@ def test_a_group_with_more_than_the_backbone_is_refused(monkeypatch: pytest.Monk
         experiments.build(replace(given, train=replace(given.train, groups=groups)))
 
 
-def test_methods_that_need_maps_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_methods_that_need_maps_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With an embedding of the first position in place of all."""
     monkeypatch.setattr(heads, "global_pool", lambda features, kind: features[:, 0, 0])
     experiment = build(feature_views=1)

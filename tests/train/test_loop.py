@@ -15,8 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax.sharding import Mesh
-
 from dml_jax import seal
 from dml_jax.console import Console
 from dml_jax.data import pipeline
@@ -30,6 +28,7 @@ from dml_jax.train.embedding import Embedder
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import workdir
 from dml_jax.train.step import TrainState
+from jax.sharding import Mesh
 from tests.train.experiments import on_patches, small
 
 STEPS = 20
@@ -67,9 +66,7 @@ class StopAt(Stop):
 
 
 def checkpoints(experiment: Experiment, directory: Path) -> Checkpoints:
-    return Checkpoints(
-        directory / "checkpoints", lambda: experiment.template(), pytest.fail, run={}
-    )
+    return Checkpoints(directory / "checkpoints", lambda: experiment.template(), pytest.fail, run={})
 
 
 class Strict(Console):
@@ -89,18 +86,14 @@ def train(experiment: Experiment, directory: Path, stop: Stop | None = None) -> 
 
 def saved(directory: Path, kind: str = "latest") -> list[int]:
     """The steps of the complete checkpoints of a run."""
-    return [
-        int(path.name) for path in workdir.complete_checkpoints(directory / "checkpoints" / kind)
-    ]
+    return [int(path.name) for path in workdir.complete_checkpoints(directory / "checkpoints" / kind)]
 
 
 def bits(state: TrainState) -> list[bytes]:
     return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(state)]
 
 
-CONFIG = small(
-    steps=STEPS, log_every=3, evaluate_every=8, checkpoint_every=7, select="test", optimizer="adam"
-)
+CONFIG = small(steps=STEPS, log_every=3, evaluate_every=8, checkpoint_every=7, select="test", optimizer="adam")
 
 
 @pytest.fixture(scope="module")
@@ -109,9 +102,7 @@ def experiment() -> Experiment:
 
 
 @pytest.fixture(scope="module")
-def whole(
-    experiment: Experiment, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[list[bytes], str]:
+def whole(experiment: Experiment, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[bytes], str]:
     """Final state and metrics of the uninterrupted run."""
     directory = tmp_path_factory.mktemp("whole")
     state = train(experiment, directory)
@@ -119,15 +110,9 @@ def whole(
 
 
 @pytest.mark.parametrize(
-    "k",
-    [
-        pytest.param(k, marks=[] if k in (6, STEPS - 1) else [pytest.mark.slow])
-        for k in range(STEPS)
-    ],
+    "k", [pytest.param(k, marks=[] if k in (6, STEPS - 1) else [pytest.mark.slow]) for k in range(STEPS)]
 )
-def test_resume_is_exact(
-    k: int, experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path
-) -> None:
+def test_resume_is_exact(k: int, experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path) -> None:
     with pytest.raises(Interrupted) as stopped:
         train(experiment, tmp_path, StopAt(k))
     assert stopped.value.code == 143
@@ -138,10 +123,7 @@ def test_resume_is_exact(
 
 
 def test_another_number_of_devices_is_recorded_and_equal_up_to_rounding(
-    experiment: Experiment,
-    whole: tuple[list[bytes], str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(Interrupted):
         train(experiment, tmp_path, StopAt(9))
@@ -152,9 +134,7 @@ def test_another_number_of_devices_is_recorded_and_equal_up_to_rounding(
     assert line in " ".join(capsys.readouterr().out.split())
     state = train(experiment, tmp_path)
     for leaf, expected in zip(jax.tree.leaves(state), whole[0], strict=True):
-        np.testing.assert_allclose(
-            leaf, np.frombuffer(expected, leaf.dtype).reshape(leaf.shape), atol=1e-5
-        )
+        np.testing.assert_allclose(leaf, np.frombuffer(expected, leaf.dtype).reshape(leaf.shape), atol=1e-5)
     lines = (json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines())
     expected = (json.loads(line) for line in whole[1].splitlines())
     for found, wanted in zip(lines, expected, strict=True):
@@ -162,10 +142,7 @@ def test_another_number_of_devices_is_recorded_and_equal_up_to_rounding(
 
 
 def test_a_longer_run_is_the_same_run(
-    experiment: Experiment,
-    whole: tuple[list[bytes], str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its first part ends at an evaluation, but where no line would be logged. With the last model
     as the result it may end anywhere, and its last line is not in the longer run; logging,
@@ -174,9 +151,7 @@ def test_a_longer_run_is_the_same_run(
     assert bits(train(experiment, tmp_path / "first")) == whole[0]
     assert (tmp_path / "first" / "metrics.jsonl").read_text() == whole[1]
     options = {"log_every": 9, "evaluate_every": 0, "checkpoint_every": 100, "select": "last"}
-    config = replace(
-        CONFIG, train=replace(CONFIG.train, **options), data=replace(CONFIG.data, threads=3)
-    )
+    config = replace(CONFIG, train=replace(CONFIG.train, **options), data=replace(CONFIG.data, threads=3))
     other = experiment._replace(config=config)
     train(other._replace(steps=5), tmp_path / "other")
     assert bits(train(other, tmp_path / "other")) == whole[0]
@@ -186,10 +161,7 @@ def test_a_longer_run_is_the_same_run(
 
 
 def test_training_goes_on_while_a_checkpoint_is_written(
-    experiment: Experiment,
-    whole: tuple[list[bytes], str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first checkpoint, of step 7, is not complete before the line of step 8; a stop waits for
     its own."""
@@ -197,11 +169,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(
 
     def slow(path: Path, *rest: Any) -> dict[str, Any]:
         deadline = time.monotonic() + 600
-        while (
-            path.name == "7"
-            and '"step": 8' not in metrics.read_text()
-            and time.monotonic() < deadline
-        ):
+        while path.name == "7" and '"step": 8' not in metrics.read_text() and time.monotonic() < deadline:
             time.sleep(0.01)
         time.sleep(0.1)
         assert path.name != "7" or '"step": 8' in metrics.read_text()
@@ -216,10 +184,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(
 
 
 def test_a_second_interruption_takes_nothing_away(
-    experiment: Experiment,
-    whole: tuple[list[bytes], str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped again before the next step: the checkpoint it resumed from is not written again."""
 
@@ -241,17 +206,13 @@ def test_a_second_interruption_takes_nothing_away(
     assert (tmp_path / "metrics.jsonl").read_text() == whole[1]
 
 
-def test_traced_steps(
-    experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_traced_steps(experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the first step, or the one at which a run continues, to the last."""
     events: list[str] = []
     monkeypatch.setattr(jax.profiler, "start_trace", lambda directory: events.append("<"))
     monkeypatch.setattr(jax.profiler, "stop_trace", lambda: events.append(">"))
     place = Experiment.device_batch
-    monkeypatch.setattr(
-        Experiment, "device_batch", lambda run, *batch: events.append("s") or place(run, *batch)
-    )
+    monkeypatch.setattr(Experiment, "device_batch", lambda run, *batch: events.append("s") or place(run, *batch))
     warned: list[str] = []
     console = Strict()
     monkeypatch.setattr(console, "warn", warned.append)
@@ -333,21 +294,15 @@ def test_checkpoints_that_are_not_deleted_change_no_bit(
 def _poisoned(experiment: Experiment, step: int) -> Experiment:
     """The experiment with a NaN in the loss of one step."""
 
-    def loss(
-        params: Any, state: Any, encoded: Any, batch: Batch, count: jax.Array, key: jax.Array
-    ) -> Any:
+    def loss(params: Any, state: Any, encoded: Any, batch: Batch, count: jax.Array, key: jax.Array) -> Any:
         value, aux = experiment.method.loss(params, state, encoded, batch, count, key)
-        bad = jnp.all(
-            batch.index[:4] == jnp.asarray(experiment.sampler.batch(step - 1)[:4], jnp.int32)
-        )
+        bad = jnp.all(batch.index[:4] == jnp.asarray(experiment.sampler.batch(step - 1)[:4], jnp.int32))
         return value + jnp.where(bad, jnp.nan, 0.0), aux
 
     return experiment._replace(method=experiment.method._replace(loss=loss))
 
 
-def test_divergence_stops_before_the_next_checkpoint(
-    experiment: Experiment, tmp_path: Path
-) -> None:
+def test_divergence_stops_before_the_next_checkpoint(experiment: Experiment, tmp_path: Path) -> None:
     with pytest.raises(DivergedError, match=r"at step 13: .*loss=nan"):
         train(_poisoned(experiment, 13), tmp_path)
     assert saved(tmp_path)[-1] == 8  # the evaluation at 8 found a best model
@@ -357,18 +312,12 @@ TO_INFINITY = optax.sgd(float("inf"))
 
 
 @pytest.mark.parametrize("evaluate_every", [0, 1])
-def test_a_state_that_is_not_finite_is_not_saved(
-    evaluate_every: int, experiment: Experiment, tmp_path: Path
-) -> None:
+def test_a_state_that_is_not_finite_is_not_saved(evaluate_every: int, experiment: Experiment, tmp_path: Path) -> None:
     """Loss and gradient of the only step are finite; the update is not."""
     select = "test" if evaluate_every else "last"
-    config = replace(
-        CONFIG, train=replace(CONFIG.train, steps=1, evaluate_every=evaluate_every, select=select)
-    )
+    config = replace(CONFIG, train=replace(CONFIG.train, steps=1, evaluate_every=evaluate_every, select=select))
     diverging = experiment._replace(config=config, steps=1, optimizer=TO_INFINITY)
-    with pytest.raises(
-        DivergedError, match=r"at step 1: params/\S+ is not finite after the update; lower"
-    ):
+    with pytest.raises(DivergedError, match=r"at step 1: params/\S+ is not finite after the update; lower"):
         train(diverging, tmp_path)
     assert saved(tmp_path) == saved(tmp_path, "best") == []
     assert not (tmp_path / "metrics.jsonl").exists()
@@ -387,9 +336,7 @@ def test_a_finished_schedule_is_not_compiled_again(
     lines = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
     recall = next(line["test/recall@1"] for line in lines if "test/recall@1" in line)
     assert f"test Recall@1 {100 * recall:.1f}%  MAP@R " in capsys.readouterr().out
-    monkeypatch.setattr(
-        Experiment, "jitted_step", lambda *_: pytest.fail("the training step was built")
-    )
+    monkeypatch.setattr(Experiment, "jitted_step", lambda *_: pytest.fail("the training step was built"))
     monkeypatch.setattr(Experiment, "batches", lambda *arguments: pytest.fail("batches were read"))
     assert bits(train(experiment, tmp_path)) == whole[0]
     assert capsys.readouterr().out == f"resuming from step {STEPS}\n"
@@ -409,9 +356,7 @@ def test_reload_best_continues_from_the_best_model(experiment: Experiment, tmp_p
     store.close()
     assert (int(best[0].step), int(latest[0].step)) == (44, 45)
     expected = latest[0]._replace(params=best[0].params, model_state=best[0].model_state)
-    with pipeline.training(
-        plain.splits["train"], plain.sampler, data, seed=0, start=45, stop=46
-    ) as batches:
+    with pipeline.training(plain.splits["train"], plain.sampler, data, seed=0, start=45, stop=46) as batches:
         batch = device_mesh.shard_batch(plain.mesh, *next(batches))
     expected, _ = jax.jit(step.build(plain.method, plain.optimizer, plain.augment))(
         expected, batch, jax.random.key(short.seed)

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from dml_jax.config import Data, Evaluation
 from dml_jax.console import Console
 from dml_jax.data.split import Split
@@ -27,19 +26,12 @@ CONFIG: Any = SimpleNamespace(evaluation=OPTIONS, data=Data())
 def split(classes: int, each: int) -> Split:
     labels = np.repeat(np.arange(classes), each)
     read = lambda i, rng: np.full((1, 1, 3), labels[i], np.uint8)  # noqa: E731
-    return Split(
-        labels, [str(i) for i in range(len(labels))], read, [str(c) for c in range(classes)]
-    )
+    return Split(labels, [str(i) for i in range(len(labels))], read, [str(c) for c in range(classes)])
 
 
 @pytest.mark.parametrize(
     ("train", "like", "classes"),
-    [
-        ((40, 5), (10, 5), 10),
-        ((40, 5), (80, 5), 40),
-        ((40, 10), (30, 10), 20),
-        ((40, 5), (30, 2), 12),
-    ],
+    [((40, 5), (10, 5), 10), ((40, 5), (80, 5), 40), ((40, 10), (30, 10), 20), ((40, 5), (30, 2), 12)],
 )
 def test_a_sample_of_training_classes(
     train: tuple[int, int], like: tuple[int, int], classes: int, monkeypatch: pytest.MonkeyPatch
@@ -50,16 +42,12 @@ def test_a_sample_of_training_classes(
 
     def embed_split(model: Any, part: Split, on_progress: Any) -> np.ndarray:
         sampled.append(part)
-        rows = np.eye(train[0], dtype=np.float32)[
-            [part.read(i, None)[0, 0, 0] for i in range(len(part.labels))]
-        ]
+        rows = np.eye(train[0], dtype=np.float32)[[part.read(i, None)[0, 0, 0] for i in range(len(part.labels))]]
         rows[0] = rows[-1]  # an image like those of another class
         return rows
 
     none: Any = None
-    tested = model_metrics.VariantsEmbedder(
-        SimpleNamespace(embed_split=embed_split), {"": slice(None)}
-    )  # type: ignore[arg-type]
+    tested = model_metrics.VariantsEmbedder(SimpleNamespace(embed_split=embed_split), {"": slice(None)})  # type: ignore[arg-type]
     run: Any = SimpleNamespace(
         config=CONFIG, method=SimpleNamespace(distance="cosine"), splits={"train": split(*train)}
     )
@@ -77,9 +65,7 @@ def test_the_distance_of_the_method_ranks() -> None:
     by_second, by_first = split(2, 2), split(2, 2)._replace(labels=np.array([0, 1, 0, 1]))
     for part, cosine, euclidean in ((by_second, 0.75, 0.0), (by_first, 0.0, 1.0)):
         for distance, expected in (("cosine", cosine), ("euclidean", euclidean)):
-            found = model_metrics.metrics(
-                CONFIG, distance, {"test": part}, {"test": rows}, cluster=False
-            )  # type: ignore[arg-type]
+            found = model_metrics.metrics(CONFIG, distance, {"test": part}, {"test": rows}, cluster=False)  # type: ignore[arg-type]
             assert found["recall@1"] == expected, distance
 
 
@@ -92,10 +78,7 @@ def test_controls_search_the_gallery() -> None:
     def every_other(start: int) -> Split:
         rows = np.arange(start, 100, 2)
         return Split(
-            test.labels[rows],
-            [test.ids[i] for i in rows],
-            lambda i, rng: test.read(rows[i], rng),
-            test.classes,
+            test.labels[rows], [test.ids[i] for i in rows], lambda i, rng: test.read(rows[i], rng), test.classes
         )
 
     queries, gallery = every_other(0), every_other(1)
@@ -104,9 +87,7 @@ def test_controls_search_the_gallery() -> None:
     results, _ = model_metrics.final(run, state, "last", Console(active=False))
     rows = []
     for split in (queries, gallery):
-        pixels = (
-            np.stack([split.read(i, None) for i in range(50)]).reshape(50, -1).astype(np.float64)
-        )
+        pixels = np.stack([split.read(i, None) for i in range(50)]).reshape(50, -1).astype(np.float64)
         rows.append(pixels / np.linalg.norm(pixels, axis=1, keepdims=True))
     nearest = np.argmax(rows[0] @ rows[1].T, axis=1)
     expected = np.mean(queries.labels == gallery.labels[nearest])
@@ -121,15 +102,10 @@ TEST_VARIANTS: dict[str, dict[str, Any]] = {"whole": {}, "half": {}}
 def experiment() -> Experiment:
     """A model with 8 dimensions, read whole or by the first 3."""
     config = small(steps=8, evaluate_every=4, select="test")
-    made = on_patches(
-        replace(config, evaluation=replace(config.evaluation, test_variants=TEST_VARIANTS))
-    )
+    made = on_patches(replace(config, evaluation=replace(config.evaluation, test_variants=TEST_VARIANTS)))
     embed = made.method.embed
     return made._replace(
-        test_variants={
-            "whole": embed,
-            "half": lambda params, state, images: embed(params, state, images)[:, :3],
-        }
+        test_variants={"whole": embed, "half": lambda params, state, images: embed(params, state, images)[:, :3]}
     )
 
 
@@ -142,14 +118,10 @@ def test_all_readings_are_evaluated_and_the_best_is_reported(experiment: Experim
     }
     assert expected["whole"] != expected["half"]
     results, embeddings = model_metrics.final(experiment, state, "test", Console(active=False))
-    assert {
-        name: found["recall@1"] for name, found in results["test_variants"].items()
-    } == pytest.approx(expected)
+    assert {name: found["recall@1"] for name, found in results["test_variants"].items()} == pytest.approx(expected)
     best = max(expected, key=lambda name: expected[name])
     assert (results["test_variant"], results["recall@1"]) == (best, pytest.approx(expected[best]))
-    np.testing.assert_allclose(
-        embeddings["test"], rows if best == "whole" else rows[:, :3], rtol=1e-6
-    )
+    np.testing.assert_allclose(embeddings["test"], rows if best == "whole" else rows[:, :3], rtol=1e-6)
     other = next(name for name in expected if name != best)
     options = replace(experiment.config.evaluation, test_variant=other)
     chosen = experiment._replace(config=replace(experiment.config, evaluation=options))

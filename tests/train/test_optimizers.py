@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 from dml_jax.backbones import vit
 from dml_jax.config import Group, Train
 from dml_jax.errors import ConfigError
@@ -26,34 +25,23 @@ TARGET = np.linspace(-1, 1, 6)
 def method(groups: tuple[str, ...] = ("fast", "slow")) -> Method:
     """Each group is a vector pulled towards a target that depends on the batch."""
 
-    def encode(
-        params: Any, model_state: Any, images: jax.Array, *, train: bool, key: Any = None
-    ) -> Any:
+    def encode(params: Any, model_state: Any, images: jax.Array, *, train: bool, key: Any = None) -> Any:
         return params, model_state
 
-    def loss(
-        params: Any, model_state: Any, encoded: Any, batch: Batch, count: jax.Array, key: jax.Array
-    ) -> Any:
+    def loss(params: Any, model_state: Any, encoded: Any, batch: Batch, count: jax.Array, key: jax.Array) -> Any:
         distances = [((x - TARGET * batch.labels[0]) ** 2).sum() for x in jax.tree.leaves(encoded)]
         return sum(distances), Aux(model_state, {})
 
     init = lambda key, batch: ({g: jnp.full(6, 0.5) for g in groups}, {})  # noqa: E731
-    return Method(
-        init, encode, loss, lambda *_: jnp.zeros(()), groups=groups, group=lambda path: path[0]
-    )
+    return Method(init, encode, loss, lambda *_: jnp.zeros(()), groups=groups, group=lambda path: path[0])
 
 
 def batches() -> list[Batch]:
     factors = np.random.default_rng(0).integers(1, 5, STEPS)
-    return [
-        Batch(jnp.zeros((1, 1, 1, 1, 3)), jnp.asarray([f]), jnp.zeros(1, jnp.int32))
-        for f in factors
-    ]
+    return [Batch(jnp.zeros((1, 1, 1, 1, 3)), jnp.asarray([f]), jnp.zeros(1, jnp.int32)) for f in factors]
 
 
-def adam(
-    x: np.ndarray, g: np.ndarray, memory: dict[str, Any], rate: float, *, coupled: bool
-) -> np.ndarray:
+def adam(x: np.ndarray, g: np.ndarray, memory: dict[str, Any], rate: float, *, coupled: bool) -> np.ndarray:
     t = memory["t"] = memory.get("t", 0) + 1
     if coupled:
         g = g + DECAY * x
@@ -64,9 +52,7 @@ def adam(
     return x - rate * move - (0 if coupled else rate * DECAY * x)
 
 
-def sgd(
-    x: np.ndarray, g: np.ndarray, memory: dict[str, Any], rate: float, *, momentum: float = 0
-) -> np.ndarray:
+def sgd(x: np.ndarray, g: np.ndarray, memory: dict[str, Any], rate: float, *, momentum: float = 0) -> np.ndarray:
     g = g + DECAY * x
     memory["m"] = momentum * memory["m"] + g if "m" in memory else g
     return x - rate * memory["m"]
@@ -118,9 +104,7 @@ def run(train: Train, made: Method, warmup: int = 0, milestones: tuple[int, ...]
 def test_rules_and_groups(name: str, options: dict[str, Any], x64: None) -> None:
     """A staircase after steps 4 and 9; the slow group is frozen for three steps and starts from
     there."""
-    groups = {
-        g: Group(rate, DECAY, "freeze" if g == "slow" else "train") for g, rate in RATES.items()
-    }
+    groups = {g: Group(rate, DECAY, "freeze" if g == "slow" else "train") for g, rate in RATES.items()}
     train = Train(groups=groups, steps=STEPS, optimizer=name, schedule="step", gamma=0.5, **options)  # type: ignore[arg-type]
     found = run(train, method(), warmup=3, milestones=(4, 9))
     x: dict[str, np.ndarray] = {g: np.full(6, 0.5) for g in RATES}
@@ -130,13 +114,9 @@ def test_rules_and_groups(name: str, options: dict[str, Any], x64: None) -> None
             if g == "slow" and t < 3:
                 continue
             gradient = 2 * (x[g] - TARGET * int(batch.labels[0]))
-            x[g] = RULES[name](
-                x[g], gradient, memory[g], rate * 0.5 ** ((t >= 4) + (t >= 9)), **options
-            )
+            x[g] = RULES[name](x[g], gradient, memory[g], rate * 0.5 ** ((t >= 4) + (t >= 9)), **options)
         for g in RATES:
-            np.testing.assert_allclose(
-                found[t][g], x[g], rtol=1e-10, atol=1e-12, err_msg=f"{g} after {t + 1}"
-            )
+            np.testing.assert_allclose(found[t][g], x[g], rtol=1e-10, atol=1e-12, err_msg=f"{g} after {t + 1}")
 
 
 @pytest.mark.parametrize("length", [{"epochs": 7}, {"steps": 0}])
@@ -144,9 +124,7 @@ def test_a_period_lasts_as_long_as_the_run(length: dict[str, int]) -> None:
     """StepLR: the rate in epoch e after the warm-up is gamma^floor(e / period)."""
     options = {"warmup_epochs": 1, "schedule": "step", "period": 2, "gamma": 0.5}
     epoch = experiments.build(small(epochs=1)).sampler.first_step(1)
-    experiment = experiments.build(
-        small(**options, **(length if "epochs" in length else {"steps": 7 * epoch}))
-    )
+    experiment = experiments.build(small(**options, **(length if "epochs" in length else {"steps": 7 * epoch})))
     steps = np.arange(8 * epoch)
     expected = 0.5 ** (np.maximum(steps // epoch - 1, 0) // 2)
     np.testing.assert_allclose([experiment.schedule(step) for step in steps[::3]], expected[::3])
@@ -162,20 +140,10 @@ def test_linear_warmup(x64: None) -> None:
 def test_lower_layers_have_lower_rates(x64: None) -> None:
     """With decay 0.5: the last block at half the rate, the embedding of a network of two blocks at
     an eighth."""
-    factors = {
-        "patch_embed": 0.125,
-        "cls_token": 0.125,
-        "blocks_0": 0.25,
-        "blocks_1": 0.5,
-        "norm": 1.0,
-    }
+    factors = {"patch_embed": 0.125, "cls_token": 0.125, "blocks_0": 0.25, "blocks_1": 0.5, "norm": 1.0}
     both = {"backbone": {name: jnp.full(6, 0.5) for name in factors}, "blocks_0": jnp.full(6, 0.5)}
-    made = method()._replace(
-        init=lambda key, batch: (both, {}), group=lambda path: "fast", groups=("fast",)
-    )
-    train = Train(
-        groups={"fast": Group(0.1, DECAY)}, steps=STEPS, optimizer="adamw", layer_decay=0.5
-    )
+    made = method()._replace(init=lambda key, batch: (both, {}), group=lambda path: "fast", groups=("fast",))
+    train = Train(groups={"fast": Group(0.1, DECAY)}, steps=STEPS, optimizer="adamw", layer_decay=0.5)
     last = run(train, made)[-1]
     found = last["backbone"] | {"head": last["blocks_0"]}
     for name, factor in (factors | {"head": 1.0}).items():
@@ -196,9 +164,7 @@ def test_rates_for_larger_batches(rule: Any, factor: float) -> None:
         experiments.build(small(steps=4, **options))
         for options in ({}, {"scale_rates": rule, "rates_for_batch": 4 if rule != "none" else 0})
     )
-    assert scaled.schedule(1) == pytest.approx(
-        factor * given.schedule(1)
-    )  # of a run, with batches of 16
+    assert scaled.schedule(1) == pytest.approx(factor * given.schedule(1))  # of a run, with batches of 16
 
 
 def test_a_group_without_parameters_may_be_missing() -> None:

@@ -9,7 +9,6 @@ import jax
 import numpy as np
 import optax
 import pytest
-
 from dml_jax import run
 from dml_jax.config import Config, Group, Train, plugin_module, resolve
 from dml_jax.console import Console
@@ -47,15 +46,11 @@ def test_rates_by_path() -> None:
     """One step of SGD on gradients of 1 shows the rate of each parameter; the longest pattern that
     fits counts."""
     params = jax.tree.map(np.asarray, PARAMS)
-    groups = {name: Group(rate) for name, rate in RATES.items()} | {
-        FROZEN_PATH: Group(0.0, freeze=True)
-    }
+    groups = {name: Group(rate) for name, rate in RATES.items()} | {FROZEN_PATH: Group(0.0, freeze=True)}
     made = parameter_groups.by_path(one_group(), groups)
     train = Train(groups=groups, steps=1, optimizer="sgd")
     optimizer = optimizers.build(train, made, lambda step: 1.0)
-    updates, _ = jax.jit(lambda grads: optimizer.update(grads, optimizer.init(params), params))(
-        PARAMS
-    )
+    updates, _ = jax.jit(lambda grads: optimizer.update(grads, optimizer.init(params), params))(PARAMS)
     expected = {
         "backbone": {
             "conv1": {"kernel": 0.5},
@@ -72,14 +67,10 @@ def test_rates_by_path() -> None:
 PROXIES = baseline.make_config("proxy_anchor", embedding_dim=8)
 
 
-def drawn_state(
-    method: Method, optimizer: optax.GradientTransformation, batch: Batch
-) -> TrainState:
+def drawn_state(method: Method, optimizer: optax.GradientTransformation, batch: Batch) -> TrainState:
     """The state before the first step with random parameters, and zeros elsewhere."""
     shapes = jax.eval_shape(partial(step.initial, method, optimizer), jax.random.key(0), batch)
-    return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)._replace(
-        params=drawn(shapes.params)
-    )
+    return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)._replace(params=drawn(shapes.params))
 
 
 def encoded_twice(method: Method, state: TrainState, batch: Batch) -> tuple[Any, Any]:
@@ -101,9 +92,7 @@ def config_of(method: Any, frozen: tuple[str, ...]) -> Config:
     return replace(made, backbone=replace(made.backbone, freeze_bn=False))
 
 
-def check_frozen(
-    method: Any, frozen: tuple[str, ...], owners: Mapping[str, str] | None = None
-) -> None:
+def check_frozen(method: Any, frozen: tuple[str, ...], owners: Mapping[str, str] | None = None) -> None:
     """Two steps change all groups but the frozen ones.
 
     Args:
@@ -150,9 +139,7 @@ def test_gradient_of_frozen_groups() -> None:
         batch = toys.batch(method.hooks.views)
         state = drawn_state(method, optax.sgd(1.0), batch)
         differentiated = jax.jit(jax.grad(step.loss, 1, has_aux=True), static_argnums=0)
-        found = differentiated(
-            method, state.params, state.model_state, batch, state.step, jax.random.key(1)
-        )
+        found = differentiated(method, state.params, state.model_state, batch, state.step, jax.random.key(1))
         return method, jax.tree_util.tree_leaves_with_path(jax.device_get(found[0]))
 
     (method, whole), (_, part) = gradient(()), gradient(frozen)

@@ -8,24 +8,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
-
 from dml_jax.backbones import convolution
 from dml_jax.config import resolve
 from dml_jax.lab import compilation
 from dml_jax.numerics import heads_in, product
 from dml_jax.train import experiment
 from dml_jax.train.distributed import device_mesh
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from tests.train.experiments import small
 
 
 @pytest.mark.parametrize(
-    ("equation", "shapes"),
-    [("...i,io->...o", ((2, 3, 4), (4, 5))), ("npk,npl->nkl", ((2, 6, 3), (2, 6, 4)))],
+    ("equation", "shapes"), [("...i,io->...o", ((2, 3, 4), (4, 5))), ("npk,npl->nkl", ((2, 6, 3), (2, 6, 4)))]
 )
-def test_operands_are_rounded_and_sums_are_not(
-    equation: str, shapes: tuple[tuple[int, ...], ...]
-) -> None:
+def test_operands_are_rounded_and_sums_are_not(equation: str, shapes: tuple[tuple[int, ...], ...]) -> None:
     """Value and both gradients are those of rounded operands, which NumPy computes in float64."""
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
@@ -50,9 +46,7 @@ def test_operands_are_rounded_and_sums_are_not(
     for found, wanted in zip((value, *gradients), expected, strict=True):
         assert found.dtype == jnp.float32
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(
-        product(equation, a, b), np.einsum(equation, a, b), atol=1e-5
-    )  # nothing is rounded
+    np.testing.assert_allclose(product(equation, a, b), np.einsum(equation, a, b), atol=1e-5)  # nothing is rounded
 
 
 def test_one_option_sets_backbone_and_heads() -> None:
@@ -67,12 +61,8 @@ def test_one_option_sets_backbone_and_heads() -> None:
     text = update.lower(lowering_platforms=("cuda",)).as_text()
     convolutions = [line for line in text.splitlines() if "stablehlo.convolution" in line]
     assert len(convolutions) >= 3
-    assert all(
-        re.search(r"\(tensor<[x\d]*bf16>, tensor<[x\d]*bf16>\)", line) for line in convolutions
-    )
-    assert re.search(
-        r"dot_general.*\(tensor<16x4xbf16>, tensor<4x8xbf16>\) -> tensor<16x8xf32>", text
-    )
+    assert all(re.search(r"\(tensor<[x\d]*bf16>, tensor<[x\d]*bf16>\)", line) for line in convolutions)
+    assert re.search(r"dot_general.*\(tensor<16x4xbf16>, tensor<4x8xbf16>\) -> tensor<16x8xf32>", text)
     after, _ = update.out_info
     assert [x.dtype for x in after] == [x.dtype for x in jax.tree.leaves(state)]
 
@@ -83,18 +73,13 @@ def test_kernel_gradients_are_summed_over_devices_in_float32(devices: int, size:
     gives it, their sum is not. NumPy has the sum of the parts; the values do not depend on the
     devices."""
     rng, side = np.random.default_rng(0), 3 + size
-    x, grad = (
-        rng.standard_normal(shape).astype(jnp.bfloat16)
-        for shape in ((8, side, side, 3), (8, 4, 4, 5))
-    )
+    x, grad = (rng.standard_normal(shape).astype(jnp.bfloat16) for shape in ((8, side, side, 3), (8, 4, 4, 5)))
     kernel = rng.standard_normal((size, size, 3, 5)).astype(np.float32)
     mesh = Mesh(np.array(jax.devices()[:devices]), ("data",), axis_types=(AxisType.Auto,))
     rows = NamedSharding(mesh, PartitionSpec("data"))
 
     def general(x: jax.Array, kernel: jax.Array) -> jax.Array:
-        return jax.lax.conv_general_dilated(
-            x, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
-        )
+        return jax.lax.conv_general_dilated(x, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
     @jax.jit
     def gradients(x: jax.Array, kernel: jax.Array, grad: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -108,9 +93,7 @@ def test_kernel_gradients_are_summed_over_devices_in_float32(devices: int, size:
     for part in np.split(np.arange(8), devices):
         for i in range(size):
             for j in range(size):
-                whole = np.einsum(
-                    "nhwc,nhwd->cd", wide_x[part, i : i + 4, j : j + 4], wide_grad[part]
-                )
+                whole = np.einsum("nhwc,nhwd->cd", wide_x[part, i : i + 4, j : j + 4], wide_grad[part])
                 expected[i, j] += whole.astype(jnp.bfloat16).astype(np.float64)
     np.testing.assert_allclose(of_kernel, expected, rtol=0, atol=0.02 * np.abs(expected).max())
     texts = gradients.lower(*arguments).compile().as_text()
@@ -130,7 +113,5 @@ def test_kernel_gradients_are_summed_over_devices_in_float32(devices: int, size:
 def test_matrix_products_on_a_cpu_are_those_of_xla() -> None:
     matrix = jax.ShapeDtypeStruct((512, 512), jnp.float32)
     options = device_mesh.compiler_options(device_mesh.make())
-    ours, default = (
-        jax.jit(jnp.dot, compiler_options=chosen).lower(matrix, matrix) for chosen in (options, {})
-    )
+    ours, default = (jax.jit(jnp.dot, compiler_options=chosen).lower(matrix, matrix) for chosen in (options, {}))
     assert ["ynn" in lowered.compile().as_text() for lowered in (ours, default)] == [False, True]

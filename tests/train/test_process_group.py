@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from dml_jax.train.distributed import process_group
 
 

@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 from dml_jax import files, run, seal
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, DataError
@@ -61,11 +60,7 @@ def test_the_summary_of_the_timing(tmp_path: Path) -> None:
     assert logs.summary(timing, 32) == {}
     for step, rate in ((10, 64.0), (20, 0), (40, 32.0)):  # 10 steps in 5 s, 20 in 20 s
         timing.write({"step": step, "images_per_second": rate, "peak_memory": 100 + step})
-    assert logs.summary(timing, 32) == {
-        "seconds": 25.0,
-        "images_per_second": 48.0,
-        "peak_memory": 140,
-    }
+    assert logs.summary(timing, 32) == {"seconds": 25.0, "images_per_second": 48.0, "peak_memory": 140}
 
 
 def event_scalars(directory: Path) -> list[tuple[int, str, float]]:
@@ -79,11 +74,7 @@ def event_scalars(directory: Path) -> list[tuple[int, str, float]]:
         (length,) = struct.unpack("<Q", content[:8])
         event = Event.FromString(content[12 : 12 + length])
         content = content[16 + length :]
-        found += [
-            (event.step, v.tag, v.simple_value)
-            for v in event.summary.value
-            if v.HasField("simple_value")
-        ]
+        found += [(event.step, v.tag, v.simple_value) for v in event.summary.value if v.HasField("simple_value")]
     return found
 
 

@@ -10,11 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import dml_jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
-import dml_jax
 from dml_jax import main, run, seal, table
 from dml_jax.analysis import run_report
 from dml_jax.config import Config
@@ -38,18 +37,11 @@ CONFIG = replace(CONFIG, evaluation=replace(CONFIG.evaluation, controls=False))
 
 
 def quick(
-    experiment: Experiment,
-    directory: Path,
-    facts: dict[str, Any],
-    console: Console,
-    stop: Stop,
-    *_: Any,
+    experiment: Experiment, directory: Path, facts: dict[str, Any], console: Console, stop: Stop, *_: Any
 ) -> TrainState:
     """Stands in for the training loop: counts the steps, and stops after the fourth if it is to be
     stopped."""
-    with closing(
-        Checkpoints(directory / "checkpoints", experiment.template, console.warn, run=facts)
-    ) as checkpoints:
+    with closing(Checkpoints(directory / "checkpoints", experiment.template, console.warn, run=facts)) as checkpoints:
         restored = checkpoints.restore()
         state = restored[0] if restored else warm_start.initial_state(experiment)
         for step in range(int(state.step) + 2, experiment.steps + 1, 2):
@@ -60,14 +52,10 @@ def quick(
     return state
 
 
-def results(
-    experiment: Experiment, state: TrainState, *_: Any
-) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def results(experiment: Experiment, state: TrainState, *_: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Stands in for the final evaluation."""
     length = {"steps": experiment.config.train.steps, "epochs": experiment.config.train.epochs}
-    return {"step": int(state.step), "steps": experiment.steps, "length": length}, {
-        "test": np.eye(896, 8)
-    }
+    return {"step": int(state.step), "steps": experiment.steps, "length": length}, {"test": np.eye(896, 8)}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -75,9 +63,7 @@ def nothing_is_computed() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "train", quick)
         patch.setattr(model_metrics, "final", results)
-        patch.setattr(
-            Embedder, "embed_split", lambda embedder, model, split: np.eye(len(split.labels), 8)
-        )
+        patch.setattr(Embedder, "embed_split", lambda embedder, model, split: np.eye(len(split.labels), 8))
         for name in ("write", "print_table"):
             patch.setattr(run_report, name, lambda *_: None)
         yield
@@ -117,9 +103,7 @@ def test_without_config_json_another_run_is_refused(end: str, request: Any, tmp_
     (directory / "config.json").unlink()
     (directory / seal.MANIFEST).unlink(missing_ok=True)
     other = replace(CONFIG, seed=7)
-    message = (
-        r"latest/\d: belongs to a run with a different configuration: seed \(0 there, 7 here\)"
-    )
+    message = r"latest/\d: belongs to a run with a different configuration: seed \(0 there, 7 here\)"
     with pytest.raises(CheckpointError, match=message):
         run.train(other, directory, QUIET, Stop())
     assert not (directory / "config.json").exists()
@@ -147,9 +131,7 @@ def test_a_checkpoint_of_another_run_is_never_read(interrupted: Path, tmp_path: 
     assert len(workdir.complete_checkpoints(directory / "checkpoints" / "latest")) == 2
 
 
-def test_a_run_in_float32_does_not_go_on_in_float64(
-    interrupted: Path, tmp_path: Path, x64: None
-) -> None:
+def test_a_run_in_float32_does_not_go_on_in_float64(interrupted: Path, tmp_path: Path, x64: None) -> None:
     directory = Path(shutil.copytree(interrupted, tmp_path / "run"))
     message = "JAX_ENABLE_X64, .* has changed since this run started"
     with pytest.raises(CheckpointError, match=message):
@@ -158,19 +140,13 @@ def test_a_run_in_float32_does_not_go_on_in_float64(
 
 @pytest.mark.parametrize("end", ["interrupted", "finished"])
 def test_images_replaced_under_a_run(
-    end: str,
-    request: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    end: str, request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """They are not trained on, nor is the run said to have finished on them; evaluating them says
     what they are."""
     directory = Path(shutil.copytree(request.getfixturevalue(end), tmp_path / "run"))
     monkeypatch.setattr(Experiment, "data_hash", "of other images")
-    with pytest.raises(
-        CheckpointError, match="the data set has changed since this run started; give another"
-    ):
+    with pytest.raises(CheckpointError, match="the data set has changed since this run started; give another"):
         run.train(CONFIG, directory, QUIET, Stop())
     run.restore(CONFIG, directory, "latest", Console(quiet=True))
     assert "not the images that the run" in capsys.readouterr().out
@@ -186,35 +162,21 @@ def test_a_run_that_has_not_finished_says_so(
     assert dml_jax.load(finished).finished
     assert dml_jax.load(finished, "2").finished
     assert not dml_jax.load(interrupted, "latest").finished  # which was asked for
-    for source, checkpoint in (
-        (finished, "reported"),
-        (interrupted, "reported"),
-        (interrupted, "4"),
-    ):
+    for source, checkpoint in ((finished, "reported"), (interrupted, "reported"), (interrupted, "4")):
         directory = Path(shutil.copytree(source, tmp_path / f"{source.name}-{checkpoint}"))
         run.export(CONFIG, directory, checkpoint, QUIET)
         warned = "has not finished" in capsys.readouterr().out
         assert warned == (source is interrupted and checkpoint == "reported")
-        assert table.read(directory / "embeddings" / "test").seal.about["finished"] == (
-            source is finished
-        )
+        assert table.read(directory / "embeddings" / "test").seal.about["finished"] == (source is finished)
 
 
-@pytest.mark.parametrize(
-    "name", ["results.json", "config.json", "queries.npz", "embeddings/test/ids.json"]
-)
-def test_a_finished_run_whose_files_do_not_fit_is_refused(
-    name: str, finished: Path, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("name", ["results.json", "config.json", "queries.npz", "embeddings/test/ids.json"])
+def test_a_finished_run_whose_files_do_not_fit_is_refused(name: str, finished: Path, tmp_path: Path) -> None:
     directory = Path(shutil.copytree(finished, tmp_path / "run"))
     content = (directory / name).read_bytes()
     place = max(content.rfind(digit) for digit in b"1234567")
-    (directory / name).write_bytes(
-        content[:place] + bytes([content[place] + 1]) + content[place + 1 :]
-    )
-    with pytest.raises(
-        CheckpointError, match=rf"^{directory / name}: has changed since it was written; restore it"
-    ):
+    (directory / name).write_bytes(content[:place] + bytes([content[place] + 1]) + content[place + 1 :])
+    with pytest.raises(CheckpointError, match=rf"^{directory / name}: has changed since it was written; restore it"):
         run.train(CONFIG, directory, QUIET, Stop())
     if name in ("config.json", "results.json"):
         with pytest.raises(CheckpointError, match=rf"{name}: has changed"):

@@ -8,12 +8,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import dml_jax
 import jax
 import numpy as np
 import pytest
-from pyarrow import parquet
-
-import dml_jax
 from dml_jax import run, table
 from dml_jax.commands import export
 from dml_jax.config import Config, Data, Group, resolve
@@ -27,6 +25,7 @@ from dml_jax.train import experiment as experiments
 from dml_jax.train import length, loop, model, selection, warm_start
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.selection import Gain
+from pyarrow import parquet
 from tests.hub import Hub
 from tests.train.experiments import small, values
 
@@ -71,9 +70,7 @@ def interrupted(*_: Any) -> Any:
     raise Interrupted(signal.SIGTERM)
 
 
-def test_published_weights_are_kept_where_training_hurts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_published_weights_are_kept_where_training_hurts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The layer in closed form is spoilt, and training destroys the network. An interruption before
     the choice changes nothing, and the model that is kept embeds like the published weights."""
 
@@ -132,9 +129,7 @@ def test_candidates_by_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.fixture(scope="module")
-def unchosen(
-    tmp_path_factory: pytest.TempPathFactory, few_images: None, patches: None
-) -> tuple[Path, np.ndarray]:
+def unchosen(tmp_path_factory: pytest.TempPathFactory, few_images: None, patches: None) -> tuple[Path, np.ndarray]:
     """A run that was interrupted before its choice, and test images, uint8 [9, H, W, 3]."""
     directory = tmp_path_factory.mktemp("unchosen") / "run"
     with pytest.MonkeyPatch.context() as patch:
@@ -152,10 +147,7 @@ def unchosen(
     ]
 )
 def chosen(
-    request: pytest.FixtureRequest,
-    unchosen: tuple[Path, np.ndarray],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest, unchosen: tuple[Path, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Path, np.ndarray, np.ndarray]:
     """The run with each of the choices, the images, and the rows that it wrote for them."""
     directory, images = unchosen
@@ -214,9 +206,7 @@ def test_the_largest_mean_gain_is_kept() -> None:
     assert selection.best(gains | {"layer": Gain(-0.02, 0.03)}) == selection.PUBLISHED
 
 
-def test_candidates_are_measured_on_classes_that_they_were_not_trained_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_candidates_are_measured_on_classes_that_they_were_not_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each training class is measured once; no test class has a part in the choice."""
     made = experiments.build(config(1e-2))
     both = list(selection.halves(made))
@@ -233,9 +223,7 @@ def test_candidates_are_measured_on_classes_that_they_were_not_trained_on(
 
 
 @pytest.mark.parametrize("after", ["half of a fold", "both folds"])
-def test_an_interrupted_choice_continues(
-    after: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_choice_continues(after: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bit for bit; once the layer is measured, there is a model to use."""
     given = replace(config(1e-2), train=replace(config(1e-2).train, checkpoint_every=1))
     monkeypatch.setattr("tests.train.test_selection.config", lambda rate: given)
@@ -257,9 +245,7 @@ def test_an_interrupted_choice_continues(
     with pytest.warns(UserWarning, match="has not finished"):
         assert model.load(tmp_path / "run").step == 0
     results = train(tmp_path / "run", 1e-2)
-    assert {key: results[key] for key in ("choice", "identity")} == {
-        key: whole[key] for key in ("choice", "identity")
-    }
+    assert {key: results[key] for key in ("choice", "identity")} == {key: whole[key] for key in ("choice", "identity")}
 
 
 def test_minutes_become_steps_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,11 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import dml_jax
 import jax
 import numpy as np
 import pytest
-
-import dml_jax
 from dml_jax import files, run, seal
 from dml_jax.config import Config, Group, Train, resolve
 from dml_jax.console import Console
@@ -34,9 +33,7 @@ QUIET = Console(quiet=True)
 def trained(directory: Path, config: Config, step: int = 5) -> Path:
     """A work directory with a checkpoint of a random model."""
     experiment = experiments.build(config)
-    state = device_mesh.place(
-        experiment.mesh, drawn(experiment.template(), config.seed)._replace(step=np.int32(step))
-    )
+    state = device_mesh.place(experiment.mesh, drawn(experiment.template(), config.seed)._replace(step=np.int32(step)))
     write_run(directory, experiment, state)
     length = {"steps": config.train.steps, "epochs": config.train.epochs}
     made = experiment.model(state).identity()
@@ -57,9 +54,7 @@ def network(seed: int = 0) -> Config:
 
 def pupil(directory: Path, **options: Any) -> Config:
     method = pupils.Config(teacher=str(directory), **options)
-    train = Train(
-        groups=dict.fromkeys(pupils.GROUPS, Group(1e-3)), steps=6, log_every=2, checkpoint_every=10
-    )
+    train = Train(groups=dict.fromkeys(pupils.GROUPS, Group(1e-3)), steps=6, log_every=2, checkpoint_every=10)
     return resolve(values(steps=6) | {"method": asdict(method), "train": asdict(train)})
 
 
@@ -69,9 +64,7 @@ def source(patches: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_a_student_from_its_first_step_to_life_without_its_teacher(
-    source: Path, tmp_path: Path
-) -> None:
+def test_a_student_from_its_first_step_to_life_without_its_teacher(source: Path, tmp_path: Path) -> None:
     own = Path(shutil.copytree(source, tmp_path / "teacher"))
     config, directory = pupil(own), tmp_path / "student"
 
@@ -96,9 +89,7 @@ def test_a_student_from_its_first_step_to_life_without_its_teacher(
     assert (directory / "metrics.jsonl").read_text() == (whole / "metrics.jsonl").read_text()
     experiment, restored = run.restore(config, directory, "latest", QUIET)
     assert bits(restored) == bits(state)
-    held = sum(
-        file.stat().st_size for file in (directory / "checkpoints" / "latest" / "6").rglob("*")
-    )
+    held = sum(file.stat().st_size for file in (directory / "checkpoints" / "latest" / "6").rglob("*"))
     assert held < 4 * 5 * WIDTH  # bytes of the teacher's classifier alone, in float32
     image = np.zeros((*experiment.shape, 3), np.uint8)
     assert dml_jax.load(directory).embed([image]).shape == (1, 8)
@@ -114,9 +105,7 @@ def test_the_teacher_is_an_argument_of_the_step(source: Path) -> None:
     assert len(leaves) == 3 + len(jax.tree.leaves(experiment.teach))
     state = experiment.template()
     loss = partial(step.loss, experiment.method)
-    traced = jax.make_jaxpr(loss)(
-        state.params, state.model_state, batch, state.step, jax.random.key(0)
-    )
+    traced = jax.make_jaxpr(loss)(state.params, state.model_state, batch, state.step, jax.random.key(0))
     assert max((np.size(constant) for constant in traced.consts), default=0) < 128
 
 
@@ -142,11 +131,7 @@ def test_teachers_that_do_not_fit(source: Path, tmp_path: Path) -> None:
             CheckpointError,
             "was trained on different data",
         ),
-        (
-            pupil(copied_run(tmp_path / "size", source, shape=[9, 9])),
-            CheckpointError,
-            "was trained on different data",
-        ),
+        (pupil(copied_run(tmp_path / "size", source, shape=[9, 9])), CheckpointError, "was trained on different data"),
         (pupil(source, largest=8), ConfigError, f"has embeddings of {WIDTH} dimensions"),
     ]
     for config, kind, words in cases:
@@ -156,9 +141,7 @@ def test_teachers_that_do_not_fit(source: Path, tmp_path: Path) -> None:
         assert words in str(caught.value)
         assert "\n" not in str(caught.value)
         assert not (tmp_path / "run").exists()
-    taught = teacher.with_teacher(
-        experiments.build(pupil(trained(tmp_path / "fits", small(steps=5)))), QUIET
-    )
+    taught = teacher.with_teacher(experiments.build(pupil(trained(tmp_path / "fits", small(steps=5)))), QUIET)
     assert taught.teach is not None
 
 

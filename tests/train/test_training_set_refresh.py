@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 from dml_jax.methods.contract import Batch, Method, Refresh
 from dml_jax.train import loop
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
@@ -45,13 +44,9 @@ def refreshed(method: Method, images: int) -> Method:
     def update(params: Any, model_state: Any, features: np.ndarray, key: jax.Array) -> Any:
         noise = jax.random.normal(key, params["loss"]["proxies"].shape)
         clusters = np.argsort(features[:, 0]).astype(np.int32)
-        return params | {"loss": {"proxies": features.mean(axis=0)[None] + noise}}, model_state | {
-            "clusters": clusters
-        }
+        return params | {"loss": {"proxies": features.mean(axis=0)[None] + noise}}, model_state | {"clusters": clusters}
 
-    return method._replace(
-        init=init, hooks=method.hooks._replace(refresh=Refresh(1, method.embed, update))
-    )
+    return method._replace(init=init, hooks=method.hooks._replace(refresh=Refresh(1, method.embed, update)))
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +55,7 @@ def experiment() -> Experiment:
     return made._replace(method=refreshed(made.method, len(made.splits["train"].labels)))
 
 
-def train(
-    experiment: Experiment, directory: Path, stop: Stop | None = None
-) -> tuple[list[bytes], str]:
+def train(experiment: Experiment, directory: Path, stop: Stop | None = None) -> tuple[list[bytes], str]:
     """The bytes of the final state and the lines of metrics."""
     state = test_loop.train(experiment, directory, stop)
     return test_loop.bits(state), (directory / "metrics.jsonl").read_text()
@@ -126,7 +119,5 @@ def check_resume_is_exact(
 
 @pytest.mark.slow
 def test_resume_is_exact(experiment: Experiment, tmp_path: Path) -> None:
-    first, second, *_ = check_resume_is_exact(
-        experiment, tmp_path, 8, lambda params: params["loss"]["proxies"]
-    )
+    first, second, *_ = check_resume_is_exact(experiment, tmp_path, 8, lambda params: params["loss"]["proxies"])
     assert not np.array_equal(first, second)

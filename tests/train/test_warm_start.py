@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-
 from dml_jax.config import Group, plugin_module, resolve
 from dml_jax.console import Console
 from dml_jax.methods import baseline
@@ -28,9 +27,7 @@ PROXIES = baseline.make_config(loss="proxy_anchor", embedding_dim=4)
 def build(method: Any, *, validation_share: float = 0.0, **train: Any) -> Experiment:
     given = values(steps=3, **train)
     given["method"] = asdict(method)
-    given["train"]["groups"] = {
-        name: asdict(Group(1e-3)) for name in plugin_module("method", method.name).GROUPS
-    }
+    given["train"]["groups"] = {name: asdict(Group(1e-3)) for name in plugin_module("method", method.name).GROUPS}
     if train.get("feature_views"):
         given["train"]["groups"]["backbone"]["freeze"] = True
     given["data"]["validation_share"] = validation_share
@@ -96,8 +93,6 @@ def test_a_frozen_backbone_may_be_trained_later(tmp_path: Path) -> None:
 def test_the_one_model_of_a_run_from_the_hub(tmp_path: Path) -> None:
     run, pulled = tmp_path / "run", tmp_path / "pulled"
     params = saved(build(PROXIES), run)
-    model_files.write(
-        pulled / model_files.DIRECTORY, model.load(run, "latest"), workdir.read_config(run)
-    )
+    model_files.write(pulled / model_files.DIRECTORY, model.load(run, "latest"), workdir.read_config(run))
     (run / "config.json").rename(pulled / "config.json")
     assert_equal(started(build(PROXIES), pulled).params, params)

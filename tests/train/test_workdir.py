@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from dml_jax import files, seal
 from dml_jax.config import Config
 from dml_jax.errors import CheckpointError, ConfigError
@@ -30,9 +29,7 @@ def written(directory: Path, config: Config) -> None:
         {"select": "test", "evaluate_every": 10},
     ],
 )
-def test_more_steps_are_allowed_where_they_begin_alike(
-    options: dict[str, Any], tmp_path: Path
-) -> None:
+def test_more_steps_are_allowed_where_they_begin_alike(options: dict[str, Any], tmp_path: Path) -> None:
     """Files of the run itself are not those of others."""
     written(tmp_path, small(steps=20, **options))
     (tmp_path / "metrics.jsonl").touch()
@@ -69,9 +66,7 @@ def test_five_failed_starts_without_a_newer_checkpoint_are_the_last(tmp_path: Pa
         for _ in range(5):
             with pytest.raises(OSError, match="failed"):
                 fail(OSError(errno.EIO, "failed"))
-    with pytest.raises(
-        CheckpointError, match="5 starts in a row have failed without a newer checkpoint; see"
-    ):
+    with pytest.raises(CheckpointError, match="5 starts in a row have failed without a newer checkpoint; see"):
         fail(AssertionError())
     for _ in range(6):  # the user is told at once
         with pytest.raises(ConfigError):
