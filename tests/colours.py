@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
+
 from dml_jax.errors import DataError
 from dml_jax.evaluation.open_set import Photographs
 from dml_jax.inference.embedding_model import EmbeddingModel
-from PIL import Image
-
 from tests.tiny_model import identity
 
 COLOURS = {"red": (250, 10, 10), "green": (10, 250, 10), "blue": (10, 10, 250), "grey": (120, 120, 120)}

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+
 from dml_jax import buckets
 
 SERVER = """

@@ -6,10 +6,11 @@ from typing import Any
 
 import jax
 import numpy as np
+from flax import traverse_util
+
 from dml_jax.backbones import resnet, vit
 from dml_jax.backbones.weights import converted
 from dml_jax.train import model
-from flax import traverse_util
 
 VIT = vit.Config(depth=1, width=16, heads=2, patch=8, output="patches")
 RESNET = resnet.Config(block="basic", depths=(1,), widths=(8,), stem="small")

@@ -7,11 +7,11 @@ from textwrap import dedent
 import jax
 import numpy as np
 import pytest
-from benchmarks.input import Costs
 from jax import lax
 
 from benchmarks import accelerators, authors, hlo, interruptions, mutation, timing, training_step
 from benchmarks import all as benchmarks
+from benchmarks.input import Costs
 from tests.lab.test_compilation import on_this_machine
 from tests.papers import paper_of
 

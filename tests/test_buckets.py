@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from dml_jax import buckets, seal
 from dml_jax.errors import CheckpointError, DataError, PeerError
-
 from tests import emulator
 
 pytest.importorskip("gcsfs")

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
+
 from benchmarks.claims import verdicts
 from benchmarks.claims.ledger import Claim, Lines, Target, merged, packed
 from dml_jax.errors import ConfigError
-from scipy import stats
 
 ROOT = Path(__file__).parents[1]
 NOISE = np.random.default_rng(0).normal(0, 0.002, 8)

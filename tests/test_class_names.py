@@ -2,6 +2,7 @@
 found."""
 
 import pytest
+
 from dml_jax.class_names import likeness, near_equal, normalised
 
 

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
+
 from configs import published
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.weights import converted, known_networks
@@ -22,7 +23,6 @@ from dml_jax.methods import baseline
 from dml_jax.methods.contract import Batch, Method, TrainingSet
 from dml_jax.train import optimizers, step
 from dml_jax.train.step import TrainState
-
 from tests.config.cases import Facts, of_papers
 from tests.papers import PAPERS, absent, paper_of
 

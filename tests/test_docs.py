@@ -14,10 +14,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import dml_jax
 import numpy as np
 import pytest
 import safetensors.numpy
+from PIL import Image
+
+import dml_jax
 from dml_jax.__main__ import COMMANDS, main
 from dml_jax.backbones.weights import known_networks
 from dml_jax.commands import cli
@@ -25,8 +27,6 @@ from dml_jax.commands import export as export_command
 from dml_jax.config import import_code, plugin_module, resolve
 from dml_jax.evaluation.open_set import Photographs
 from dml_jax.export import programs
-from PIL import Image
-
 from tests import hub, tiny_model
 from tests.backbones import state_dicts
 from tests.data import pictures

@@ -15,6 +15,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.table import Table
+from rich.text import Text
+
 from dml_jax import errors, files, seal
 from dml_jax.backbones.weights import converted, tensor_files
 from dml_jax.commands import cli
@@ -24,8 +27,6 @@ from dml_jax.data.files import File
 from dml_jax.errors import CheckpointError, ConfigError, DataError, UserError, printable
 from dml_jax.evaluation import validation
 from dml_jax.train.records.logs import JsonLines
-from rich.table import Table
-from rich.text import Text
 
 
 def test_a_formula_in_a_table_is_text(tmp_path: Path) -> None:

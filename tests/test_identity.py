@@ -8,10 +8,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import dml_jax
 import jax
 import numpy as np
 import pytest
+from flax import traverse_util
+from PIL import Image, ImageOps
+
+import dml_jax
 from dml_jax import identity as identities
 from dml_jax import run, seal, table
 from dml_jax.backbones import deit
@@ -28,9 +31,6 @@ from dml_jax.seal import Identity
 from dml_jax.train import model as models
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.records import workdir
-from flax import traverse_util
-from PIL import Image, ImageOps
-
 from tests import probe_images
 from tests.train import experiments
 

@@ -8,8 +8,8 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
-from docs.images import make
 
+from docs.images import make
 from tests.layers import LAYERS
 from tests.papers import PAPERS
 

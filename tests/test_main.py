@@ -11,8 +11,8 @@ from subprocess import CompletedProcess
 import jax
 import numpy as np
 import pytest
-from dml_jax import main
 
+from dml_jax import main
 from tests.commands.test_serve import check_command
 from tests.data import pictures
 from tests.processes import CONFIG, ROOT, TINY, command

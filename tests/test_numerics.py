@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from dml_jax import numerics
 from scipy.special import logsumexp
+
+from dml_jax import numerics
 
 VALUES = np.random.default_rng(0).normal(size=(4, 6), scale=3)
 WHERE = np.random.default_rng(1).random((4, 6)) < 0.5

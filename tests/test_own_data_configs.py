@@ -6,6 +6,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
+
 from configs.recipes import small_baseline
 from dml_jax.config import files as config_files
 from dml_jax.config import flatten, resolve
@@ -13,7 +14,6 @@ from dml_jax.methods import baseline
 from dml_jax.methods.contract import Batch
 from dml_jax.train import experiment as experiments
 from dml_jax.train import step
-
 from tests.data import layouts
 
 ROOT = Path(__file__).parents[1]

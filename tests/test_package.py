@@ -8,8 +8,9 @@ import sys
 import tomllib
 from pathlib import Path
 
-import dml_jax
 import pytest
+
+import dml_jax
 from dml_jax.__main__ import COMMANDS
 
 ROOT = Path(__file__).parents[1]

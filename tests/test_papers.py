@@ -5,13 +5,13 @@ import re
 from pathlib import Path
 
 import pytest
+
 from benchmarks.claims import ledger
 from configs import cards, published
 from dml_jax import analyses
 from dml_jax.commands import analyse
 from dml_jax.config import files as config_files
 from dml_jax.lab import plan
-
 from tests.pages import PAGES
 from tests.papers import PAPERS, absent, paper_of
 

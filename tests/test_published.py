@@ -3,11 +3,12 @@
 from dataclasses import asdict
 from pathlib import Path
 
-import dml_jax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
+import dml_jax
 from dml_jax import table
 from dml_jax.backbones import resnet, vit
 from dml_jax.commands import cli, embed
@@ -18,7 +19,6 @@ from dml_jax.data import transforms
 from dml_jax.evaluation import metrics
 from dml_jax.train import experiment as experiments
 from dml_jax.train import model_metrics, warm_start
-
 from tests.data import layouts
 from tests.small_weights import RESNET, VIT, write
 

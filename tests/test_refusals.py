@@ -22,6 +22,7 @@ from typing import Any
 
 import jax
 import pytest
+
 from dml_jax import __main__ as command
 from dml_jax.errors import printable
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from dml_jax import seal
 from dml_jax.errors import DataError
 from dml_jax.seal import Identity

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from dml_jax import files, table
 from dml_jax.errors import DataError
-
 from tests.tiny_model import identity
 
 ROWS = np.eye(3, 4, dtype=np.float32)

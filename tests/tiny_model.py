@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+
 from dml_jax.config import resolve
 from dml_jax.data import transforms
 from dml_jax.inference.model import Model
@@ -17,7 +18,6 @@ from dml_jax.methods.contract import Method
 from dml_jax.seal import Identity
 from dml_jax.train.distributed import device_mesh
 from dml_jax.train.model import TrainedModel
-
 from tests.train.experiments import values
 
 SIDE, DIM = 16, 6

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+
 from dml_jax.analysis.analysed_model import AnalysedModel
 from dml_jax.console import Console
 from dml_jax.data.split import Split

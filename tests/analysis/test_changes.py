@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from dml_jax.analysis import changes
 from dml_jax.analysis.catalogue import Catalogue, Key
 from dml_jax.analysis.changes import Change

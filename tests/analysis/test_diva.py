@@ -3,10 +3,10 @@
 import jax
 import numpy as np
 import pytest
+
 from dml_jax.analysis import spectra
 from dml_jax.methods import diva
 from dml_jax.methods.contract import TrainingSet
-
 from tests import toys
 
 

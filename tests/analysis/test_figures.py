@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from dml_jax import drawing, seal
 from dml_jax.analysis import curves, embedding_maps, findings, retrieval, spectra
 from dml_jax.analysis.findings import Finding
 from dml_jax.errors import CheckpointError
 from dml_jax.evaluation import geometry
-
 from tests.analysis.runs import Run
 
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from dml_jax import files
 from dml_jax.analysis import findings, html, run_report
 from dml_jax.analysis.run_report import ANALYSES, PUBLISHED
 from dml_jax.train import model_metrics
 from dml_jax.train.records import workdir
-
 from tests.analysis.runs import Run
 from tests.test_configs import resolved
 

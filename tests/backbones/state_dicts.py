@@ -5,6 +5,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import safetensors.numpy
+
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.weights.convert import torch_name
 

@@ -10,11 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from numpy.lib.stride_tricks import sliding_window_view
+
 from dml_jax.backbones.batch_norm import BatchNorm, standardize
 from dml_jax.backbones.layers import Conv, MaxPool, relu
 from dml_jax.lab import compilation
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
-from numpy.lib.stride_tricks import sliding_window_view
 
 
 class Case(NamedTuple):

@@ -10,10 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import Array
+
 from dml_jax.backbones import convolution, layers
 from dml_jax.backbones.batch_norm import BatchNorm
 from dml_jax.numerics import heads_in, product
-from jax import Array
 
 RNG = np.random.default_rng(0)
 STEP = 1e-5

@@ -10,17 +10,18 @@ import shutil
 import sys
 from pathlib import Path
 
-import dml_jax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sklearn import datasets
+
+import dml_jax
 from dml_jax.backbones import efficientnet_lite
 from dml_jax.backbones.contract import PyTree
 from dml_jax.backbones.weights import converted
 from dml_jax.errors import WeightsError
 from dml_jax.inference.model import Model
-from sklearn import datasets
 
 IMAGES = Path(datasets.__file__).parent / "images"
 PHOTOS = [str(IMAGES / "flower.jpg"), str(IMAGES / "china.jpg")]

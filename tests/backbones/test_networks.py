@@ -12,11 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import traverse_util
+
 from dml_jax.backbones import bn_inception, deit, dinov3, googlenet, layers, mit, resnet, siglip, vit
 from dml_jax.backbones import efficientnet_lite as lite
 from dml_jax.backbones.contract import Backbone, PyTree
 from dml_jax.config import choices
-from flax import traverse_util
 
 # Module, config, number of parameters, side of the feature map by side of the image.
 PUBLISHED: list[tuple[ModuleType, Any, int, dict[int, int]]] = [

@@ -9,11 +9,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import dml_jax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
+
+import dml_jax
 from dml_jax import main
 from dml_jax.analysis import run_report
 from dml_jax.commands import cli
@@ -22,8 +24,6 @@ from dml_jax.data.formats import digits
 from dml_jax.errors import ConfigError
 from dml_jax.methods.contract import TrainingSet
 from dml_jax.train.method_wrappers import build_method
-from flax import nnx
-
 from tests import toys
 from tests.train.experiments import values
 

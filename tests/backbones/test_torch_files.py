@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from dml_jax.backbones.weights import converted, tensor_files
 from dml_jax.errors import WeightsError
 

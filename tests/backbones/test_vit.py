@@ -9,12 +9,13 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from flax import traverse_util
+
 from dml_jax.backbones import vit
 from dml_jax.backbones.contract import Pixels
 from dml_jax.backbones.weights import convert as from_torch
 from dml_jax.backbones.weights import converted, known_networks
 from dml_jax.errors import WeightsError
-from flax import traverse_util
 
 SMALL = vit.Config(depth=2, width=16, heads=2, patch=8, layer_scale=0.1)
 

@@ -6,13 +6,13 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from benchmarks.papers import crt as figures
 from dml_jax import run as runs
 from dml_jax.config import Group, Train, resolve
 from dml_jax.console import Console
 from dml_jax.methods import crt
 from dml_jax.train.distributed.stop_signals import Stop
-
 from tests.commands.analysed import table
 from tests.train.experiments import values
 

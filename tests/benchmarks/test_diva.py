@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from benchmarks.papers import diva as tasks
 from dml_jax import run as runs
 from dml_jax.config import Group, Train, resolve
@@ -21,7 +22,6 @@ from dml_jax.methods import diva
 from dml_jax.methods.contract import TrainingSet
 from dml_jax.train import step
 from dml_jax.train.distributed.stop_signals import Stop
-
 from tests import toys
 from tests.train.experiments import values
 

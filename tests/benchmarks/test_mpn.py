@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from benchmarks.papers import mpn as figures
 from dml_jax import run as runs
 from dml_jax.config import Group, Train, resolve
@@ -15,7 +16,6 @@ from dml_jax.console import Console
 from dml_jax.methods.contract import TrainingSet
 from dml_jax.methods.mpn import method as mpn
 from dml_jax.train.distributed.stop_signals import Stop
-
 from tests import toys
 from tests.commands.analysed import figures as shown_in
 from tests.commands.analysed import table

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
+
 from dml_jax import files
 from dml_jax.config import Config, Group, Train, resolve
 from dml_jax.methods import baseline
 from dml_jax.train import experiment as experiments
 from dml_jax.train import warm_start
-
 from tests.train.experiments import values, write_run
 
 

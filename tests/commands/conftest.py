@@ -6,10 +6,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
+
 from dml_jax.backbones import deit, resnet
 from dml_jax.backbones.weights import known_networks
 from dml_jax.commands import cli
-
 from tests.backbones import state_dicts
 from tests.commands.converted import CHANNELS, TINY
 

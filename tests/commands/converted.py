@@ -7,13 +7,13 @@ from typing import Any
 
 import jax
 import numpy as np
+
 from dml_jax.backbones import resnet
 from dml_jax.backbones.weights import convert, converted
 from dml_jax.commands import cli
 from dml_jax.commands import convert as command
 from dml_jax.config import plugin_module
 from dml_jax.methods.contract import Batch
-
 from tests.backbones import state_dicts
 
 TINY = resnet.Config(depths=(1, 1), widths=(4, 6))

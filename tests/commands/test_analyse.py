@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+
 from dml_jax import files
 from dml_jax import run as runs
 from dml_jax.analysis.run_report import ANALYSES
@@ -18,7 +19,6 @@ from dml_jax.console import Console
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.records import workdir
-
 from tests.commands.analysed import figures, table, tiny, write
 from tests.commands.conftest import Fails
 

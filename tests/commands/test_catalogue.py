@@ -10,17 +10,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import dml_jax
 import numpy as np
 import pytest
+from PIL import Image, ImageFilter
+
+import dml_jax
 from dml_jax.analysis import worth
 from dml_jax.analysis.catalogue import Catalogue, Key
 from dml_jax.analysis.examined_images import Images, _clusters, sharpness
 from dml_jax.commands import catalogue
 from dml_jax.data.split import Split
 from dml_jax.serving.http_service import Server
-from PIL import Image, ImageFilter
-
 from tests.analysis.test_page import Page
 from tests.commands.conftest import Execute
 from tests.serving import chromium

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from dml_jax.commands import check, cli
 from dml_jax.config import Data, Evaluation, Train, fields
 from dml_jax.errors import ConfigError

@@ -11,12 +11,12 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+
 from dml_jax.backbones import bn_inception, deit, googlenet, mit, resnet
 from dml_jax.backbones.weights import convert as from_torch
 from dml_jax.backbones.weights import converted, known_networks, tensor_files
 from dml_jax.errors import WeightsError
 from dml_jax.train import model as models
-
 from tests.backbones import state_dicts
 from tests.commands.converted import CHANNELS, check_tiny, linear, status, zeros
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from dml_jax.backbones import resnet
 from dml_jax.methods import diva
 from dml_jax.methods.contract import TrainingSet
-
 from tests.backbones import state_dicts
 from tests.commands.converted import CHANNELS, TINY, linear, load_checkpoint
 

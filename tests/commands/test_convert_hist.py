@@ -6,10 +6,10 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+
 from dml_jax.backbones import resnet
 from dml_jax.methods import hist
 from dml_jax.methods.contract import TrainingSet
-
 from tests.backbones import state_dicts
 from tests.commands.converted import CHANNELS, TINY, check_tiny, linear, load_checkpoint
 

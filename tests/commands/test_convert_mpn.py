@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from dml_jax.backbones import resnet
 from dml_jax.commands import convert
 from dml_jax.errors import WeightsError
 from dml_jax.methods import baseline, mpn
 from dml_jax.methods.contract import TrainingSet
-
 from tests.backbones import state_dicts
 from tests.commands.conftest import Fails
 from tests.commands.converted import CHANNELS, TINY, linear, load_checkpoint

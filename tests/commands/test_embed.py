@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import dml_jax
 import numpy as np
 import pytest
+from PIL import Image
+
+import dml_jax
 from dml_jax import console, files, table
 from dml_jax.commands import embed
 from dml_jax.inference import bulk_embedding
-from PIL import Image
-
 from tests.commands.conftest import Execute
 from tests.data import pictures
 from tests.processes import command

@@ -11,10 +11,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import dml_jax
 import jax
 import numpy as np
 import pytest
+from PIL import Image
+
+import dml_jax
 from dml_jax import seal, table
 from dml_jax.commands import enroll, prepare
 from dml_jax.data import sessions
@@ -25,8 +27,6 @@ from dml_jax.files import locked, write_json
 from dml_jax.identity import Versions
 from dml_jax.inference import enrollment
 from dml_jax.inference.index import Index
-from PIL import Image
-
 from tests import colours, tiny_model
 from tests.colours import Alone, Colours, picture
 from tests.data import pictures

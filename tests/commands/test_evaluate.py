@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
+
 from dml_jax.analysis import labelled_embeddings
 from dml_jax.commands import evaluate
 from dml_jax.data.split import Split, unread
 from dml_jax.evaluation import metrics, reranking
-
 from tests.commands.conftest import Execute
 
 PAIR = ("--embeddings=x.npy", "--labels=y.npy")

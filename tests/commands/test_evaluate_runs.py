@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.metrics import ndcg_score
+
 from dml_jax import seal, table
 from dml_jax.commands import cli, evaluate
 from dml_jax.evaluation import protocol
 from dml_jax.inference.model import Model
 from dml_jax.train.records import workdir
-from sklearn.metrics import ndcg_score
-
 from tests.plugins.relation import shared_tags
 from tests.tiny_model import identity
 

@@ -6,16 +6,16 @@ import re
 import shutil
 from pathlib import Path
 
-import dml_jax
 import numpy as np
 import pytest
+
+import dml_jax
 from dml_jax import seal, table
 from dml_jax.commands import cli
 from dml_jax.commands import export as command
 from dml_jax.errors import DataError
 from dml_jax.train import model as models
 from dml_jax.train.records import workdir
-
 from tests.hub import CACHE, Fault, Hub
 from tests.train.experiments import small
 from tests.train.test_teacher import trained

@@ -3,10 +3,10 @@ are in `tests/data/sources.txt`."""
 
 from pathlib import Path
 
-import dml_jax
 import pytest
-from dml_jax.commands import inspect, prepare
 
+import dml_jax
+from dml_jax.commands import inspect, prepare
 from tests.commands.conftest import Execute
 from tests.data import layouts
 from tests.tiny_model import Tiny

@@ -6,13 +6,13 @@ import re
 import shutil
 from pathlib import Path
 
-import dml_jax
 import numpy as np
 import pytest
+
+import dml_jax
 from dml_jax.commands import analyse, enroll, evaluate
 from dml_jax.evaluation import metrics
 from dml_jax.inference.index import Index
-
 from tests.commands.conftest import Fails
 from tests.data import layouts
 from tests.small_weights import VIT, vit, write

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
+
 from dml_jax import seal
 from dml_jax.commands import prepare
 from dml_jax.config import Data
 from dml_jax.data import decode, formats, prepared_data, read_ahead
 from dml_jax.data.files import Entry, File
 from dml_jax.data.prepare import duplicates, prepare_dataset
-from PIL import Image
-
 from tests.commands.conftest import Execute, Fails
 from tests.data import layouts, pictures
 

@@ -10,12 +10,12 @@ from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
 
-import dml_jax
 import numpy as np
 import pytest
+
+import dml_jax
 from dml_jax.commands import serve
 from dml_jax.data import decode
-
 from tests.commands.conftest import Fails
 from tests.serving.test_http_service import ask
 

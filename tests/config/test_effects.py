@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Annotated, Any
 
 import pytest
+
 from dml_jax.config import choices, decisive, flatten, plugin_module, resolve
 from dml_jax.config import files as config_files
 from dml_jax.config.fields import Effect, Mark, NonNegativeInt, PositiveInt, section
@@ -16,7 +17,6 @@ from dml_jax.config.resolve import same_experiment
 from dml_jax.errors import CheckpointError
 from dml_jax.train import model
 from dml_jax.train.records import workdir
-
 from tests.config.cases import of_papers
 from tests.train.experiments import values
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
+
 from dml_jax.backbones.contract import Pixels
 from dml_jax.config import Config, Data, Evaluation, Group, Train, choices, fields, modules, plugin_module
 from dml_jax.config.fields import AtLeastTwo, Fraction, Positive, PositiveInt, Probability, require, section, validate

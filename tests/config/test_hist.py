@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from configs import published
 
+from configs import published
 from tests import test_own_data_configs
 
 

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-import dml_jax
 import numpy as np
 import pytest
+
+import dml_jax
 from dml_jax import main
 from dml_jax.analysis import run_report
 from dml_jax.backbones import resnet
@@ -19,7 +20,6 @@ from dml_jax.config import import_code, plugin_module, resolve
 from dml_jax.config.fields import validate
 from dml_jax.data import formats
 from dml_jax.errors import ConfigError
-
 from tests.train.experiments import values
 
 PLUGINS = Path(__file__).parents[1] / "plugins"

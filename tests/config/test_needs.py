@@ -5,11 +5,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+
 from dml_jax import main
 from dml_jax.config import Config, flatten
 from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError
-
 from tests.config.cases import of_papers
 
 ROOT = Path(__file__).parents[2]

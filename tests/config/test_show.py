@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from dml_jax import main
 
 ROOT = Path(__file__).parents[2]

@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+
 from dml_jax.losses.mining import Triplets
 from dml_jax.methods import diva
 from dml_jax.methods.contract import Batch

@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+
 from dml_jax.backbones.contract import Backbone
 from dml_jax.methods import baseline, student
 from dml_jax.methods.contract import Batch, Method, TrainingSet, teaching

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import optax
 import pytest
+
 from dml_jax.data import augment
 from dml_jax.lab import compilation
 from dml_jax.methods.contract import Batch

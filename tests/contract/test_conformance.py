@@ -1,6 +1,7 @@
 """Every paper's method passes `dml-jax check`, but for what it says of itself."""
 
 import pytest
+
 from dml_jax.lab import conformance, plugins
 from tests.contract.methods import SMALL
 

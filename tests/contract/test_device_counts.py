@@ -15,14 +15,15 @@ import jax
 import numpy as np
 import optax
 import pytest
+from jax.extend.core import jaxprs_in_params
+from jax.sharding import AxisType
+
 from dml_jax.backbones import contract
 from dml_jax.backbones.convolution import batches_over
 from dml_jax.config import Group, Train
 from dml_jax.data import augment
 from dml_jax.train import optimizers, step
 from dml_jax.train.distributed import device_mesh, process_group
-from jax.extend.core import jaxprs_in_params
-from jax.sharding import AxisType
 from tests import toys
 from tests.contract.cases import BATCH
 from tests.contract.methods import LARGE

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.sharding import AxisType, Mesh
+
 from dml_jax.backbones.convolution import batches_over
 from dml_jax.config import choices, plugin_module
 from dml_jax.evaluation import metrics
@@ -20,7 +22,6 @@ from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import device_mesh
 from dml_jax.train.method_wrappers import chunked, computed_in
 from dml_jax.train.step import TrainState
-from jax.sharding import AxisType, Mesh
 from tests import toys
 from tests.contract.cases import DATA
 from tests.contract.methods import SMALL

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import dml_jax
 import numpy as np
 import pytest
+
+import dml_jax
 from dml_jax import drawing
 from dml_jax import run as runs
 from dml_jax.analysis import run_report
@@ -25,7 +26,6 @@ from dml_jax.lab.plan import Trial
 from dml_jax.methods import contract
 from dml_jax.train import experiment as experiments
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
-
 from tests.plugins import sentences, text
 
 QUIET = Console(active=False)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from dml_jax.config import Data
 from dml_jax.data import augment
 

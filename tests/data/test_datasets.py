@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
+from PIL import Image
+
 from dml_jax import seal
 from dml_jax.config import Data, plugin_module
 from dml_jax.console import Console
@@ -24,8 +26,6 @@ from dml_jax.data.prepare import duplicates, official, prepare_dataset
 from dml_jax.data.split import Split, digest, redrawn, subset, unread
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.train import experiment as experiments
-from PIL import Image
-
 from tests.data import layouts, pictures
 from tests.train.experiments import small
 

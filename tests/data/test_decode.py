@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from dml_jax.data import decode
-from dml_jax.errors import DataError
 from PIL import Image
 
+from dml_jax.data import decode
+from dml_jax.errors import DataError
 from tests.data import pictures
 
 RAMP = (np.arange(600, dtype=np.uint16) * 109).reshape(20, 30)  # 0 to 65,291

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from dml_jax.errors import ConfigError
 
+from dml_jax.errors import ConfigError
 from tests.golden.test_transforms import assert_uniform, build, cases, epoch, files, repeats
 
 

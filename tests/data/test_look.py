@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from dml_jax.data import look
 from dml_jax.data.files import Entry, File
 from dml_jax.data.split import Split, unread

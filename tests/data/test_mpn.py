@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from dml_jax.errors import ConfigError
 
+from dml_jax.errors import ConfigError
 from tests.data import test_samplers
 from tests.data.test_samplers import LABELS, SIZES
 from tests.golden import fixtures

@@ -4,8 +4,9 @@ import io
 
 import numpy as np
 import pytest
-from dml_jax.data.prepare import near_copies
 from PIL import Image, ImageDraw, ImageFilter
+
+from dml_jax.data.prepare import near_copies
 
 
 def drawn(seed: int) -> Image.Image:

@@ -7,12 +7,12 @@ from typing import Any
 import grain
 import numpy as np
 import pytest
+
 from dml_jax.config import Data
 from dml_jax.data import cores, pipeline, samplers
 from dml_jax.data.prepared_data import file_reader
 from dml_jax.data.split import Split
 from dml_jax.errors import DataError
-
 from tests.data import pictures
 
 CROPPED = {"crop": "random_resized", "image_size": 12, "resize": 16}

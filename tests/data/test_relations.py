@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+
 from dml_jax import losses
 from dml_jax.config import resolve
 from dml_jax.config.modules import import_code
@@ -14,7 +15,6 @@ from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline
 from dml_jax.train import experiment as experiments
 from dml_jax.train import model_metrics, step
-
 from tests import toys
 from tests.plugins import graded
 from tests.plugins.relation import shared_tags

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from dml_jax.buckets import file_system
 from dml_jax.config import Data
 from dml_jax.data import formats, prepared_data
 from dml_jax.errors import DataError
-
 from tests import emulator
 from tests.data import pictures
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from dml_jax.config import Data
 from dml_jax.config.sections import WITHOUT_CLASSES
 from dml_jax.data import samplers

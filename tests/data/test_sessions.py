@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
+
 from dml_jax import main, table
 from dml_jax.commands import cli, evaluate
 from dml_jax.data import decode, sessions
@@ -13,8 +15,6 @@ from dml_jax.data.split import Split, take, together, unread
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation import metrics, protocol
 from dml_jax.train import model_metrics
-from PIL import Image
-
 from tests.data import layouts
 from tests.train.experiments import small
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
 from dml_jax.commands import inspect
 from dml_jax.config import plugin_module
 from dml_jax.data.sources import Options, list_files
 from dml_jax.data.understand import understand
 from dml_jax.errors import UserError, printable
-
 from tests.data import trees
 
 FILE = Path(__file__).with_name("sources.txt")

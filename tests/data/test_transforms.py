@@ -5,11 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
+
 from dml_jax.config import Data
 from dml_jax.data import pipeline, samplers, transforms
 from dml_jax.data.split import Split
 from dml_jax.errors import DataError
-from PIL import Image
 
 CENTRE = Data(crop="centre", resize=256, image_size=224)
 

@@ -4,13 +4,13 @@ import os
 from pathlib import Path
 
 import pytest
+
 from dml_jax.config import Data
 from dml_jax.data import formats, understand
 from dml_jax.data.files import File, walk
 from dml_jax.data.formats import folder
 from dml_jax.data.sources import Options
 from dml_jax.errors import DataError
-
 from tests.data import layouts, pictures, trees
 
 TREES = ("ash", "elm", "oak", "yew")

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
+
 from dml_jax import seal
 from dml_jax.config import Data
 from dml_jax.data import formats, prepared_data, split_metadata
 from dml_jax.data.prepare import duplicates
 from dml_jax.data.split import digest
-from PIL import Image
-
 from tests.data import layouts, pictures
 
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from dml_jax.config import Data
 from dml_jax.data import pipeline
 from dml_jax.data.split import Split
 from dml_jax.data.worker_processes import WorkerReader
 from dml_jax.errors import ConfigError, DataError, PeerError
-
 from tests.data.test_pipeline import assert_same, options, read_batches, split  # noqa: F401
 from tests.processes import ROOT, environment
 

@@ -3,9 +3,10 @@ their definitions; `golden` compares the values of the authors."""
 
 import numpy as np
 import pytest
+from sklearn.metrics import adjusted_mutual_info_score
+
 from dml_jax.evaluation import metrics, validation
 from dml_jax.evaluation.geometry import pair_errors
-from sklearn.metrics import adjusted_mutual_info_score
 
 
 def test_single_groups_and_singletons():

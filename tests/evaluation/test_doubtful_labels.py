@@ -1,6 +1,7 @@
 """Doubts by loops in float64, and probabilities on planted errors."""
 
 import numpy as np
+
 from dml_jax.evaluation import doubtful_labels
 
 

@@ -4,11 +4,11 @@ import math
 
 import numpy as np
 import pytest
+
 from dml_jax.errors import DataError
 from dml_jax.evaluation import expectations, open_set
 from dml_jax.evaluation.expectations import ALWAYS, Choice, expected
 from dml_jax.evaluation.open_set import ANSWERS, Measured
-
 from tests.evaluation.test_open_set import in_sessions
 
 

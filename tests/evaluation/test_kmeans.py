@@ -4,8 +4,8 @@ compared with scikit-learn's by the golden tests."""
 import jax
 import numpy as np
 import pytest
-from dml_jax.evaluation import kmeans
 
+from dml_jax.evaluation import kmeans
 from tests.evaluation import brute
 
 

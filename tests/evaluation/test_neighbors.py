@@ -4,10 +4,10 @@ galleries."""
 import jax
 import numpy as np
 import pytest
-from dml_jax.evaluation import metrics, neighbors
-from dml_jax.evaluation._engine import tiles
 from jax.sharding import Mesh
 
+from dml_jax.evaluation import metrics, neighbors
+from dml_jax.evaluation._engine import tiles
 from tests.evaluation import brute
 
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import optimize, special
+
 from dml_jax.evaluation import open_set
 from dml_jax.evaluation.open_set import Photographs
-from scipy import optimize, special
 
 D = 12
 

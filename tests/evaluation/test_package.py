@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+
 from dml_jax import evaluation
 from dml_jax.evaluation import kmeans, metrics, neighbors
 

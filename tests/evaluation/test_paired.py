@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from dml_jax.evaluation import metrics, paired
 from scipy import stats
+
+from dml_jax.evaluation import metrics, paired
 
 RNG = np.random.default_rng(0)
 

@@ -5,8 +5,8 @@ import math
 
 import numpy as np
 import pytest
-from dml_jax.evaluation import clustering, kmeans, metric_table, metrics, protocol
 
+from dml_jax.evaluation import clustering, kmeans, metric_table, metrics, protocol
 from tests.evaluation import brute
 
 POINTS, LABELS = brute.sample(0, [6] * 8)

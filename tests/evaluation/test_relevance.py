@@ -4,10 +4,10 @@ the user's own; against brute force in float64."""
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from dml_jax.evaluation import metrics, protocol, reranking, user_distances
-from dml_jax.evaluation._engine import plan, tiles
 from sklearn.metrics import ndcg_score
 
+from dml_jax.evaluation import metrics, protocol, reranking, user_distances
+from dml_jax.evaluation._engine import plan, tiles
 from tests.evaluation import brute
 
 KS = (1, 2, 10)

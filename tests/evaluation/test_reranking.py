@@ -3,8 +3,8 @@ force."""
 
 import numpy as np
 import pytest
-from dml_jax.evaluation import metrics, neighbors, reranking
 
+from dml_jax.evaluation import metrics, neighbors, reranking
 from tests.evaluation import brute
 
 

@@ -7,10 +7,10 @@ import jax
 import ml_dtypes
 import numpy as np
 import pytest
-from dml_jax.evaluation import metrics, validation
-from dml_jax.evaluation._engine import plan, query_metrics, tiles
 from jax.sharding import Mesh
 
+from dml_jax.evaluation import metrics, validation
+from dml_jax.evaluation._engine import plan, query_metrics, tiles
 from tests.evaluation import brute
 from tests.evaluation.brute import sample
 

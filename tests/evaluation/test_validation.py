@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from dml_jax import losses
 from dml_jax.data import samplers
 from dml_jax.evaluation import metrics, validation

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow
+from pyarrow import parquet
+
 from dml_jax import run, table
 from dml_jax.data.split import Split
 from dml_jax.export import embedding_files
-from pyarrow import parquet
-
 from tests.tiny_model import identity
 from tests.train.experiments import small
 

@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from dml_jax.backbones import bn_inception, deit, efficientnet_lite, googlenet, mit, resnet
 from dml_jax.errors import DataError
-
 from tests import toys
 from tests.contract.methods import SMALL
 from tests.contract.test_methods import method, started
@@ -25,8 +25,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # those o
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("jax2onnx")
 
-from dml_jax.export import programs  # noqa: E402
 from onnx import load  # noqa: E402
+
+from dml_jax.export import programs  # noqa: E402
 
 SHAPE = (64, 64)
 NETWORKS = [

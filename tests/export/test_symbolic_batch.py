@@ -7,9 +7,9 @@ import jax
 import jax.export
 import jax.numpy as jnp
 import pytest
+
 from dml_jax.backbones import bn_inception, deit, googlenet, mit, resnet
 from dml_jax.export import programs
-
 from tests import toys
 from tests.contract.test_methods import every_method, method
 

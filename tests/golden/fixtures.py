@@ -9,12 +9,12 @@ from typing import Any
 
 import jax
 import numpy as np
+
 from dml_jax.backbones.contract import Backbone
 from dml_jax.config import Train
 from dml_jax.methods.contract import Method
 from dml_jax.train import optimizers, step
 from dml_jax.train.step import TrainState
-
 from tests.papers import PAPERS
 
 ROOT = Path(os.environ.get("DML_JAX_GOLDEN", Path(__file__).parent / "data")).expanduser()

@@ -16,12 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict, unflatten_dict
+
 from dml_jax.backbones import batch_norm, bn_inception, deit, googlenet, layers, mit, resnet, vit
 from dml_jax.backbones.contract import PyTree
 from dml_jax.backbones.weights import converted
 from dml_jax.backbones.weights.convert import convert, to_jax_axes, torch_name, torch_shape
-from flax.traverse_util import flatten_dict, unflatten_dict
-
 from tests.backbones.state_dicts import to_torch
 from tests.golden import fixtures
 

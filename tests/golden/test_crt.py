@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+
 from dml_jax.backbones.contract import Backbone
 from dml_jax.config import Group, Train
 from dml_jax.evaluation import metrics
@@ -18,7 +19,6 @@ from dml_jax.losses import similarity_losses as ms
 from dml_jax.methods.contract import Batch, TrainingSet
 from dml_jax.methods.crt import method as crt
 from dml_jax.numerics import unit
-
 from tests.golden import fixtures
 
 HEADS = fixtures.names("crt", "crt_*")

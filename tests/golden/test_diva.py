@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from dml_jax.config import Group, Train
 from dml_jax.evaluation import metrics, neighbors
 from dml_jax.losses import cross_batch_memory, mining, pair_losses, pairwise
@@ -17,7 +18,6 @@ from dml_jax.methods import diva
 from dml_jax.methods.contract import Batch, TrainingSet
 from dml_jax.methods.diva import equations
 from dml_jax.methods.diva.method import moving_average
-
 from tests.golden import fixtures
 
 FAMILY = "diva"

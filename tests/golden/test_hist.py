@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from dml_jax.backbones import layers
 from dml_jax.config import Group, Train
 from dml_jax.methods.contract import Batch, TrainingSet
 from dml_jax.methods.hist import method as hist
-
 from tests.golden import fixtures
 
 KINDS = {"distribution_loss", "hgnn", "hist_total", "embedding_head", "train_trace"}

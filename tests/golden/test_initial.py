@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import pytest
+
 from dml_jax.config import files, plugin_module
 from dml_jax.methods import baseline
 from dml_jax.methods.contract import Batch, TrainingSet, zeros
 from dml_jax.train import optimizers, step
-
 from tests.golden import fixtures
 
 CLASSES = {"cub": 100, "cars": 98, "sop": 11_318}

@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from dml_jax import losses
 from dml_jax.losses import classification, pairwise
 from dml_jax.numerics import unit
-
 from tests.golden import fixtures
 
 ANCHORS = [n for n in fixtures.names("hist") if fixtures.load("hist", n)[1]["kind"] == "proxy_anchor"]

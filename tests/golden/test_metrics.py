@@ -4,8 +4,8 @@ from functools import partial
 
 import numpy as np
 import pytest
-from dml_jax.evaluation import kmeans, metrics, neighbors
 
+from dml_jax.evaluation import kmeans, metrics, neighbors
 from tests.golden import fixtures
 
 NAMES = fixtures.names("metrics")

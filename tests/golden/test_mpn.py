@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+
 from dml_jax.backbones import functional
 from dml_jax.backbones.layers import Dense
 from dml_jax.config import Group, Train
@@ -19,7 +20,6 @@ from dml_jax.methods.mpn import refinement
 from dml_jax.numerics import unit
 from dml_jax.train import optimizers, step
 from dml_jax.train.step import TrainState
-
 from tests.golden import fixtures
 from tests.golden.fixtures import torch_layer as linear
 

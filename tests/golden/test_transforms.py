@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import PIL
 import pytest
+
 from dml_jax.backbones import contract
 from dml_jax.config import Data
 from dml_jax.data import augment, decode, samplers, transforms
 from dml_jax.errors import DataError
-
 from tests.golden import fixtures
 
 KNOWN = ("decode", "eval_transform", "normalise", "random_erasing", "random_resized_crop", "samplers")

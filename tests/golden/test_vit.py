@@ -10,16 +10,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import dml_jax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
+import dml_jax
 from dml_jax.backbones import deit, dinov3, siglip, vit
 from dml_jax.backbones.weights import convert as from_torch
 from dml_jax.backbones.weights import converted
 from dml_jax.commands import convert as convert_command
-
 from tests.backbones.state_dicts import write
 from tests.golden import fixtures, vit_reference
 from tests.golden.test_backbones import draw, image

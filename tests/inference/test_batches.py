@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from dml_jax.data import read_ahead
-from dml_jax.errors import DataError
 from PIL import Image
 
+from dml_jax.data import read_ahead
+from dml_jax.errors import DataError
 from tests.data import pictures
 from tests.tiny_model import DIM, SIDE, Tiny
 

@@ -14,9 +14,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import dml_jax
 import numpy as np
 import pytest
+from sklearn import datasets
+
+import dml_jax
 from dml_jax import identity as identities
 from dml_jax import seal, table
 from dml_jax.commands import cli, embed, export
@@ -26,8 +28,6 @@ from dml_jax.identity import Identity, Versions
 from dml_jax.inference import graphs
 from dml_jax.inference.embedding_model import locate
 from dml_jax.inference.index import Index
-from sklearn import datasets
-
 from tests.test_identity import program
 
 PHOTOS = Path(datasets.__file__).parent / "images"

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from dml_jax import table
 from dml_jax.console import Console
 from dml_jax.errors import DataError
 from dml_jax.evaluation import metrics, neighbors
 from dml_jax.inference import large_search, ray_engine
-
 from tests.inference.test_ray_engine import cluster, workers
 from tests.processes import ROOT, environment
 from tests.tiny_model import identity

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from dml_jax import table
 from dml_jax.errors import ConfigError
 from dml_jax.inference import ray_engine
-
 from tests import small_weights
 from tests.data import pictures
 from tests.processes import ROOT, environment

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from dml_jax import seal
 
 PROTOCOL = "clean protocol; query excluded by index"

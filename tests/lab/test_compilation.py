@@ -16,6 +16,8 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+
+from benchmarks import hlo
 from dml_jax import main
 from dml_jax.backbones import bn_inception, efficientnet_lite, resnet, vit
 from dml_jax.config import files as config_files
@@ -24,8 +26,6 @@ from dml_jax.errors import ConfigError
 from dml_jax.lab import compilation
 from dml_jax.lab.compilation import CHIPS, Topology
 from dml_jax.train.distributed import device_mesh
-
-from benchmarks import hlo
 from tests.config.cases import of_papers
 from tests.papers import ROOT
 

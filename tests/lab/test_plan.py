@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from dml_jax.config import files as config_files
 from dml_jax.errors import CheckpointError, ConfigError, DataError
 from dml_jax.lab import plan

@@ -12,13 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from dml_jax.commands import study as command
 from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError
 from dml_jax.lab import outcomes, plan, runner, tables
 from dml_jax.lab.definition import Row, Study
 from dml_jax.lab.plan import Settings, Trial
-
 from tests.lab import script
 
 ROOT = Path(__file__).parents[2]

@@ -10,6 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
+from scipy import stats
+
 from dml_jax.analysis import text_tables
 from dml_jax.commands import study
 from dml_jax.errors import ConfigError
@@ -17,9 +20,6 @@ from dml_jax.evaluation import protocol
 from dml_jax.lab import outcomes, plan, runner, tables
 from dml_jax.lab.definition import Row, Study
 from dml_jax.lab.plan import Settings, Trial
-from rich.console import Console
-from scipy import stats
-
 from tests.lab.runs import PROTOCOL, hits, write_run
 from tests.test_configs import resolved
 

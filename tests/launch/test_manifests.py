@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 import yaml
+from jax._src import clusters
+
 from dml_jax import main
 from dml_jax.commands import embed
 from dml_jax.config import files as config_files
 from dml_jax.train.distributed import process_group
-from jax._src import clusters
 from tests.processes import ROOT, executable, wait_until
 
 LAUNCH = ROOT / "launch"

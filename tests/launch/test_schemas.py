@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
+
 from tests.launch.test_manifests import LAUNCH, ROOT
 
 pytestmark = pytest.mark.slow

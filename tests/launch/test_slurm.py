@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from tests.launch.checkouts import CONFIG, SHORT, checkout, steps
 from tests.processes import environment, free_port, wait_until
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from dml_jax import files
 from tests.launch.checkouts import CONFIG, SHORT, checkout, steps
 from tests.processes import ROOT, environment, executable, free_port, wait_until

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+
 from dml_jax import losses
 from dml_jax.losses import mining, signature
 from dml_jax.methods.baseline import LOSSES, takes

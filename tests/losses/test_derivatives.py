@@ -9,12 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
 from dml_jax import losses
 from dml_jax.losses import pairwise
 from dml_jax.methods.baseline import LOSSES
 from dml_jax.numerics import unit
-from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
 from tests.losses import references as ref
 from tests.losses.references import LABELS, X
 

@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+
 from tests.losses.references import LABELS, X, by_default
 
 # All losses have one decorator. What it does with arrays differs between these: with tables, with

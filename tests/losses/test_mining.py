@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from dml_jax.losses import mining, pairwise
 from tests.losses.references import KEY, LABELS, NEGATIVE, POSITIVE, D
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from dml_jax import losses
 from dml_jax.config import modules
 from dml_jax.losses import cross_batch_memory, mining, pairwise, signature

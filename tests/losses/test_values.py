@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from dml_jax import losses
 from dml_jax.config import modules
 from dml_jax.config.fields import parse_entries

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from dml_jax import losses
 from dml_jax.methods.baseline import LOSSES
 from tests.losses import references as ref

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+
 from dml_jax import losses
 from dml_jax.config.fields import validate
 from dml_jax.methods import baseline

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from dml_jax.methods.contract import Batch, Hooks, Method, Refresh, input_shape, map_functions
 
 

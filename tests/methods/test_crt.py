@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import special
+
 from dml_jax.backbones import functional
 from dml_jax.methods.contract import TrainingSet
 from dml_jax.methods.crt import method as crt
 from dml_jax.train import step
-from scipy import special
 from tests import toys
 
 SMALL = {"embedding_dims": (4, 6), "prototypes": (3, 3), "hidden_dim": 5}

@@ -11,13 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from scipy import stats
+
 from dml_jax.methods import diva
 from dml_jax.methods.contract import Batch, TrainingSet
 from dml_jax.methods.diva import equations
 from dml_jax.methods.diva.method import Encoded
 from dml_jax.train import step
 from dml_jax.train.step import TrainState
-from scipy import stats
 from tests import toys
 
 SMALL = diva.Config(embedding_dim=6, psi_dim=5, queue_batches=2, rho=(3.0,), temperature=0.1)

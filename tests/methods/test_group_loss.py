@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from dml_jax.methods import group_loss
 from dml_jax.methods.contract import TrainingSet
 from dml_jax.methods.group_loss import Config

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from dml_jax.methods.contract import TrainingSet
 from dml_jax.methods.hist import method as hist
 from dml_jax.methods.hist.method import Tuplets

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from dml_jax.backbones import functional, layers
 from dml_jax.methods.contract import Method, TrainingSet
 from dml_jax.methods.mpn import method as mpn

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn import cluster, metrics
+
 from dml_jax.config import Data, Evaluation
 from dml_jax.methods.mpn import refinement
-from sklearn import cluster, metrics
 
 
 def clustered(rows: int, dim: int, seed: int) -> np.ndarray:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from dml_jax.errors import ConfigError
 from dml_jax.methods import student
 from dml_jax.methods.contract import Method, Teaching

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from dml_jax.methods import baseline
 from dml_jax.methods.contract import Batch, Method, Teaching, TrainingSet, teaching
 from tests import toys

@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import scipy.linalg
+
 from dml_jax.methods import baseline, whitening
 from dml_jax.methods.contract import TrainingSet
 from tests import toys

@@ -1,6 +1,7 @@
 """A distance: hyperbolic, in the Poincaré ball."""
 
 import jax.numpy as jnp
+
 from dml_jax.numerics import root
 
 

@@ -1,6 +1,7 @@
 """A loss: pairs of a class are pulled together, all others pushed apart."""
 
 import jax.numpy as jnp
+
 from dml_jax.config.fields import Positive
 from dml_jax.numerics import at_least_float32
 

@@ -3,6 +3,7 @@ temperature."""
 
 import jax
 import jax.numpy as jnp
+
 from dml_jax.config.fields import Positive, PositiveInt, section
 from dml_jax.methods import heads
 from dml_jax.methods.contract import Aux, Method
@@ -38,6 +39,8 @@ def build(config, backbone, data):
         logits = cosines / jnp.exp(params["classes"]["log_temperature"])
         own = jnp.take_along_axis(logits, batch.labels[:, None], axis=1)[:, 0]
         value = jnp.mean(jax.nn.logsumexp(logits, axis=1) - own)
-        return value, Aux(model_state, {"accuracy": jnp.mean(jnp.argmax(logits, axis=1) == batch.labels)})
+        return value, Aux(
+            model_state, {"accuracy": jnp.mean(jnp.argmax(logits, axis=1) == batch.labels)}
+        )
 
     return Method(init, encode, loss, heads.unit_embed(encode), GROUPS, group=lambda path: path[0])

@@ -2,6 +2,7 @@
 
 import flax.linen as nn
 import jax
+
 from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Pixels
 from dml_jax.config.fields import PositiveInt, section

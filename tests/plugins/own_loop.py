@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+
 from dml_jax import evaluation, losses
 from dml_jax.config import Data
 from dml_jax.data import formats, samplers

@@ -1,6 +1,7 @@
 """A data set: coloured squares, one colour per class."""
 
 import numpy as np
+
 from dml_jax.data.split import Split
 
 

@@ -1,6 +1,7 @@
 """A test-time step: each query moves towards its nearest neighbours."""
 
 import numpy as np
+
 from dml_jax.config.fields import PositiveInt
 from dml_jax.evaluation import neighbors
 

@@ -1,6 +1,7 @@
 """A sampler: every batch has one large class, and one image of each of many others."""
 
 import numpy as np
+
 from dml_jax.data import samplers
 
 

@@ -1,6 +1,7 @@
 """A schedule: cosines that start again (Loshchilov & Hutter, ICLR 2017)."""
 
 import jax.numpy as jnp
+
 from dml_jax.config.fields import PositiveInt
 
 

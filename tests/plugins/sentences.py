@@ -4,6 +4,7 @@ calls cat"; other words do not matter, and bags of words cannot tell it from "ca
 import itertools
 
 import numpy as np
+
 from dml_jax.data.split import Split
 
 ANIMALS = ["ant", "bear", "cat", "dog", "eel", "fox", "goat", "hen", "ibis", "jay"]

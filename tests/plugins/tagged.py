@@ -4,6 +4,7 @@ combinations is tested."""
 import itertools
 
 import numpy as np
+
 from dml_jax.data.split import Split
 
 COLOURS = {"red": (220, 40, 40), "green": (40, 200, 60), "blue": (50, 70, 230), "grey": (140,) * 3}

@@ -7,10 +7,10 @@ import jax
 import numpy as np
 import optax
 import pytest
+
 from dml_jax import evaluation
 from dml_jax.methods.contract import TrainingSet
 from dml_jax.train import step
-
 from tests import toys
 from tests.plugins import own_loop, two_towers
 
@@ -49,7 +49,10 @@ def test_a_loop_of_ones_own() -> None:
 def test_two_towers() -> None:
     """After some steps, the captions of a class find its images."""
     data, batch = TrainingSet(4, 64, np.arange(64) // 4 % 4), toys.batch(1, size=16, classes=4)
-    method, optimizer = (two_towers.build(two_towers.Config(), toys.backbone(), data), optax.adam(1e-2))
+    method, optimizer = (
+        two_towers.build(two_towers.Config(), toys.backbone(), data),
+        optax.adam(1e-2),
+    )
     state = jax.jit(lambda key: step.initial(method, optimizer, key, batch))(jax.random.key(0))
     update = jax.jit(step.build(method, optimizer))
     for number in range(60):
@@ -57,4 +60,9 @@ def test_two_towers() -> None:
     images = method.embed(state.params, state.model_state, batch.images[0])
     text = two_towers.embed_text(state.params, two_towers.captions(data)[np.asarray(batch.index)])
     labels = np.asarray(batch.labels)
-    assert evaluation.retrieval(text, labels, gallery=images, gallery_labels=labels, ks=(1,))["recall@1"] > 0.6
+    assert (
+        evaluation.retrieval(text, labels, gallery=images, gallery_labels=labels, ks=(1,))[
+            "recall@1"
+        ]
+        > 0.6
+    )

@@ -3,7 +3,6 @@
 from configs.base import experiment
 from dml_jax.config import Data, Evaluation, Group, Train
 from dml_jax.methods import baseline
-
 from tests.plugins import text_encoder
 
 

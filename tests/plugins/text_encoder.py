@@ -3,6 +3,7 @@
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+
 from dml_jax.backbones.contract import Backbone
 from dml_jax.config.fields import PositiveInt, section
 

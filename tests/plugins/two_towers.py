@@ -4,6 +4,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+
 from dml_jax import losses
 from dml_jax.config.fields import section
 from dml_jax.methods import heads
@@ -40,7 +41,10 @@ def build(config, backbone, data):
     def loss(params, model_state, encoded, batch, step, key):
         pair = [encoded, embed_text(params, tokens[batch.index])]
         own = jnp.eye(len(encoded), dtype=bool)  # a caption belongs to its image alone
-        terms = [losses.nt_xent(a, candidates=b, positive=own, negative=~own) for a, b in (pair, pair[::-1])]
+        terms = [
+            losses.nt_xent(a, candidates=b, positive=own, negative=~own)
+            for a, b in (pair, pair[::-1])
+        ]
         return sum(terms) / 2, Aux(model_state, {})
 
     return Method(init, encode, loss, heads.unit_embed(encode), GROUPS, group=lambda path: path[0])

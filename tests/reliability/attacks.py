@@ -15,6 +15,10 @@ from typing import Any
 
 import numpy as np
 import safetensors.numpy
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn, SearchStrategy
+from PIL import Image
+
 from dml_jax import main
 from dml_jax.analysis import changes
 from dml_jax.analysis.changes import Change
@@ -30,10 +34,6 @@ from dml_jax.inference.gallery import Enrolled
 from dml_jax.inference.index import Index
 from dml_jax.train.records import workdir
 from dml_jax.train.records.logs import JsonLines
-from hypothesis import strategies as st
-from hypothesis.strategies import DrawFn, SearchStrategy
-from PIL import Image
-
 from tests.data import pictures
 from tests.reliability.sandbox import CONFIG, Attack, Files
 from tests.tiny_model import identity

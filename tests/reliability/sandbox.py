@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from dml_jax.commands import cli
 from hypothesis.strategies import SearchStrategy
+
+from dml_jax.commands import cli
 
 ROOT = Path(__file__).parents[2]
 CONFIG = f"--config={ROOT}/configs/digits_baseline.py:proxy_anchor"

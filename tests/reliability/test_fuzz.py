@@ -4,10 +4,10 @@ with more cases."""
 import warnings
 
 import pytest
-from dml_jax.data import decode
-from dml_jax.errors import DataError
 from hypothesis import HealthCheck, given, settings
 
+from dml_jax.data import decode
+from dml_jax.errors import DataError
 from tests.reliability import sandbox
 from tests.reliability.attacks import ATTACKS
 

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+
 from dml_jax import files, seal, table
 from dml_jax.train.records import workdir
-
 from tests.tiny_model import identity
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*fork")]

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import tensorflow_datasets
+
 from dml_jax import seal
 from dml_jax.commands import cli, prepare
 from dml_jax.data import prepared_data
 from dml_jax.data.formats import cub, omniglot, sop
 from dml_jax.errors import DataError
 from dml_jax.remote import downloads
-
 from tests.data import layouts
 from tests.hub import ENDPOINT, Fault, Hub
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
+
 from dml_jax.backbones import resnet
 from dml_jax.backbones.weights import known_networks
 from dml_jax.commands import cli, convert
-
 from tests.backbones import state_dicts
 from tests.hub import CACHE, Fault, Hub
 

@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
+
 from dml_jax.config import Data
 from dml_jax.data import decode, transforms
 from dml_jax.errors import DataError
@@ -25,8 +27,6 @@ from dml_jax.inference.index import Index
 from dml_jax.serving import http_service
 from dml_jax.serving.enrolled_classes import EnrolledClasses
 from dml_jax.serving.http_service import BODY, Server, Service
-from PIL import Image
-
 from tests.tiny_model import identity
 
 POST = b"POST / HTTP/1.1\r\nHost: localhost\r\n"

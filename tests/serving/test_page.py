@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
+
 from dml_jax.inference.index import Index
 from dml_jax.serving import page
 from dml_jax.serving.enrolled_classes import EnrolledClasses
-from PIL import Image
-
 from tests.analysis.test_page import Page
 from tests.serving.test_http_service import Colours, ask, form, picture, serving
 

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 import jax
 import numpy as np
 import pytest
+from jax.sharding import AxisType, Mesh
+
 from dml_jax.analysis import run_report
 from dml_jax.backbones import resnet
 from dml_jax.data.formats import digits
 from dml_jax.train.distributed import device_mesh
-from jax.sharding import AxisType, Mesh
 from tests import toys
 
 

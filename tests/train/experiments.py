@@ -8,6 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from jax.sharding import Mesh
+
 from dml_jax import files
 from dml_jax.backbones import resnet
 from dml_jax.config import Config, Group, Train, resolve
@@ -16,7 +18,6 @@ from dml_jax.train import experiment as experiments
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.step import TrainState
-from jax.sharding import Mesh
 from tests import toys
 
 

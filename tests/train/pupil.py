@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+
 from dml_jax.backbones.contract import Backbone
 from dml_jax.config.fields import PositiveInt, section
 from dml_jax.errors import ConfigError

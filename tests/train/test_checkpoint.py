@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from dml_jax import seal
 from dml_jax.errors import CheckpointError
 from dml_jax.train.checkpoint import Checkpoints

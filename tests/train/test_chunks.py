@@ -4,6 +4,7 @@ from functools import partial
 
 import jax
 import optax
+
 from dml_jax.methods import baseline
 from dml_jax.train import method_wrappers, step
 from tests import toys

@@ -4,6 +4,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+
 from dml_jax.config import Group, resolve
 from dml_jax.errors import ConfigError
 from dml_jax.methods import crt

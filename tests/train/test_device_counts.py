@@ -4,13 +4,14 @@ from pathlib import Path
 
 import jax
 import pytest
+from jax.sharding import AxisType
+
 from dml_jax.train import experiment as experiments
 from dml_jax.train import warm_start
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import device_mesh
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.step import TrainState, digest
-from jax.sharding import AxisType
 from tests.train.experiments import drawn, small
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+
 from dml_jax.config import Config, resolve
 from dml_jax.errors import CheckpointError
 from dml_jax.files import write_json

@@ -7,10 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from PIL import Image
+
 from dml_jax.errors import DataError
 from dml_jax.train import embedding
 from dml_jax.train import experiment as experiments
-from PIL import Image
 from tests.train.experiments import small
 
 

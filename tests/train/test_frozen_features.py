@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from dml_jax import run, seal
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.functional import on_features, pooled_cells

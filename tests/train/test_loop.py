@@ -15,6 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.sharding import Mesh
+
 from dml_jax import seal
 from dml_jax.console import Console
 from dml_jax.data import pipeline
@@ -28,7 +30,6 @@ from dml_jax.train.embedding import Embedder
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import workdir
 from dml_jax.train.step import TrainState
-from jax.sharding import Mesh
 from tests.train.experiments import on_patches, small
 
 STEPS = 20

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from dml_jax.config import Data, Evaluation
 from dml_jax.console import Console
 from dml_jax.data.split import Split

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from dml_jax.backbones import vit
 from dml_jax.config import Group, Train
 from dml_jax.errors import ConfigError

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import optax
 import pytest
+
 from dml_jax import run
 from dml_jax.config import Config, Group, Train, plugin_module, resolve
 from dml_jax.console import Console

@@ -8,13 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
 from dml_jax.backbones import convolution
 from dml_jax.config import resolve
 from dml_jax.lab import compilation
 from dml_jax.numerics import heads_in, product
 from dml_jax.train import experiment
 from dml_jax.train.distributed import device_mesh
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from tests.train.experiments import small
 
 

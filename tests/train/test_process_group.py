@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from dml_jax.train.distributed import process_group
 
 

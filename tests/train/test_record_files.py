@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from dml_jax import files, run, seal
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, DataError

@@ -10,10 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import dml_jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
+import dml_jax
 from dml_jax import main, run, seal, table
 from dml_jax.analysis import run_report
 from dml_jax.config import Config

@@ -8,10 +8,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import dml_jax
 import jax
 import numpy as np
 import pytest
+from pyarrow import parquet
+
+import dml_jax
 from dml_jax import run, table
 from dml_jax.commands import export
 from dml_jax.config import Config, Data, Group, resolve
@@ -25,7 +27,6 @@ from dml_jax.train import experiment as experiments
 from dml_jax.train import length, loop, model, selection, warm_start
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.selection import Gain
-from pyarrow import parquet
 from tests.hub import Hub
 from tests.train.experiments import small, values
 

@@ -7,6 +7,7 @@ import signal
 import jax
 import numpy as np
 import pytest
+
 from dml_jax.train.distributed import stop_signals
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 

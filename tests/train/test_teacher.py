@@ -8,10 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import dml_jax
 import jax
 import numpy as np
 import pytest
+
+import dml_jax
 from dml_jax import files, run, seal
 from dml_jax.config import Config, Group, Train, resolve
 from dml_jax.console import Console

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from dml_jax.methods.contract import Batch, Method, Refresh
 from dml_jax.train import loop
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop

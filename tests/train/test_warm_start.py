@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+
 from dml_jax.config import Group, plugin_module, resolve
 from dml_jax.console import Console
 from dml_jax.methods import baseline

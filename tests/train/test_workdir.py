@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from dml_jax import files, seal
 from dml_jax.config import Config
 from dml_jax.errors import CheckpointError, ConfigError
