@@ -50,8 +50,8 @@ def test_neither_blocks_nor_the_way_of_adding_change_the_result(scatter, monkeyp
     centers, nearest, *_ = kmeans.lloyd(points, points[:12], 300, True)
     monkeypatch.setattr(kmeans, "BLOCK", 96)
     monkeypatch.setattr(kmeans, "BLOCK_SCORES", 1)
-    anew = jax.jit(lambda *given: kmeans.lloyd.__wrapped__(*given, scatter))  # smaller blocks
-    others, same, *_ = anew(points, points[:12], 300)
+    smaller_blocks = jax.jit(lambda *arrays: kmeans.lloyd.__wrapped__(*arrays, scatter))
+    others, same, *_ = smaller_blocks(points, points[:12], 300)
     np.testing.assert_array_equal(nearest, same)
     np.testing.assert_allclose(centers, others, rtol=1e-5, atol=1e-6)
 
