@@ -178,8 +178,8 @@ def report(count: int, folder: Path) -> None:
 
 JOBS = {
     "evaluation": Job(evaluation, 8000, 2, 1),
-    "k-means": Job(k_means, 80000, 1, 1),
-    "AMI": Job(ami, 50000, 1.5, 1),
+    "k-means": Job(k_means, 160000, 1, 1),
+    "AMI": Job(ami, 100000, 1.5, 1),
     "index": Job(index, 1500, 2, 2),
     "classify": Job(classify, 20000, 1, 1),
     "listing": Job(listing, 16000, 1, 1),

@@ -236,6 +236,8 @@ def test_every_command_resolves(
     monkeypatch.setattr(cli, "check_installed", lambda *_: None)
     monkeypatch.setattr(programs, "NEWER_JAX", (99,))
     arguments = [argument.replace("HOST:PORT", "localhost:1234") for argument in arguments]
+    if "--serve" in arguments or module == "serve":
+        arguments.append("--port=0")  # any that is free
     monkeypatch.setattr(sys, "argv", ["dml-jax", "train" if module == "main" else module, *arguments])
     if "--help" in arguments or "--mode=show" in arguments:
         assert main() == 0

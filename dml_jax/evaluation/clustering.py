@@ -136,6 +136,7 @@ def expected_information(cells: ContingencyTable) -> float:
     from scipy import special  # imported late, because it takes a quarter of a second
 
     rows = int(cells.counts.sum())
+    factorial = special.gammaln(np.arange(1.0, rows + 2))  # ln n! for n = 0, …, N
     # The loop is over the side with fewer distinct sizes, the arrays over the other side.
     sides = (np.unique(sizes, return_counts=True) for sizes in cells[3:])
     (sizes_a, counts_a), (sizes_b, counts_b) = sorted(sides, key=lambda side: len(side[0]))
@@ -146,11 +147,10 @@ def expected_information(cells: ContingencyTable) -> float:
         b = np.repeat(sizes_b, terms)
         first = np.repeat(np.cumsum(terms) - terms, terms)
         n = np.arange(len(b)) - first + np.repeat(least, terms)
-        log_p = special.gammaln(b + 1) + special.gammaln(rows - b + 1)
-        log_p -= special.gammaln(n + 1) + special.gammaln(a - n + 1)
-        log_p -= special.gammaln(b - n + 1) + special.gammaln(rows - a - b + n + 1)
-        log_p += special.gammaln(a + 1) + special.gammaln(rows - a + 1)
-        log_p -= special.gammaln(rows + 1)
+        log_p = factorial[b] + factorial[rows - b] - (factorial[n] + factorial[a - n])
+        log_p -= factorial[b - n] + factorial[rows - a - b + n]
+        log_p += factorial[a] + factorial[rows - a]
+        log_p -= factorial[rows]
         pointwise = n / rows * (np.log(n) + np.log(rows) - np.log(a) - np.log(b))
         total += count * float(np.sum(np.repeat(counts_b, terms) * pointwise * np.exp(log_p)))
     return total
