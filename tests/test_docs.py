@@ -113,7 +113,7 @@ class Reached(Exception):
 WORK = {  # command: the function that first needs data, weights, devices, a port or a network
     "verify": "dml_jax.seal.sealed",
     "main": "dml_jax.main.run_mode",
-    "inspect": "dml_jax.data.recognise.page",
+    "inspect": "dml_jax.data.understand.recognise",
     "prepare": "dml_jax.data.prepare.prepare_dataset.prepare",
     "convert": "dml_jax.backbones.weights.tensor_files.fetch",
     "evaluate": "dml_jax.analysis.labelled_embeddings.print_results",

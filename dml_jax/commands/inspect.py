@@ -1,11 +1,11 @@
-"""Tells how images are understood before anything is done with them:
+"""Shows how images are understood before anything is done with them:
 
     dml-jax inspect photos/
     dml-jax inspect photos/ [--splits=train:valid:test]
 
-SOURCE is also a .csv file, or the folder of a data set. Prints splits, classes, missing
-and skipped files, names of classes that are nearly equal and everything else that had to be
-guessed, and the command that reads the images like this. No image is opened, unless you ask for
+SOURCE is a folder of images, a .csv file, or the folder of a data set. Prints splits, classes,
+missing and skipped files, near-equal names of classes and everything else that is doubtful, and the
+command that reads the images like this. No image is opened, unless you ask for
 
     dml-jax inspect photos/ --look
 
@@ -18,15 +18,21 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dml_jax.commands import cli
-from dml_jax.errors import DataError, printable
+from dml_jax.errors import DataError, counted, printable
 from dml_jax.files import expand_path
 
 if TYPE_CHECKING:
+    from dml_jax.data.files import Entry, Files
     from dml_jax.data.sources import Options
+    from dml_jax.data.understand import Understood
+
+FEW = 3  # classes with fewer images are reported
 
 
 def parser() -> cli.Parser:
@@ -40,45 +46,103 @@ def parser() -> cli.Parser:
 def execute(arguments: list[str]) -> None:
     """Reads the command line and prints the page of a source."""
     options = parser().read_plain(arguments)
-    from dml_jax.data import prepared_data, recognise
+    from dml_jax.data import prepared_data, understand
+    from dml_jax.data.sources import list_files
 
-    how = cli.layout(options)
-    path, problem = expand_path("SOURCE", options.source), None
+    layout = cli.layout(options)
+    path = expand_path("SOURCE", options.source)
     if about := prepared_data.stated(path):
         cli.require(not options.look, "--look: is for sources that are not prepared; remove it")
         name, where = about["name"], shlex.quote(options.source)
-        lines = [f"read as: {name}, a prepared data set"]
-        lines += prepared_data.sizes(about)
-        lines.append(f"use it: --config.data.name={name} --config.data.path={where}")
-    else:
-        try:
-            lines = recognise.page(path, how, options.source)
-        except DataError as error:
-            if not options.look:
-                raise
-            lines, problem = [], error
-    for line in lines:
-        print(printable(line), flush=True)
+        print(f"read as: {name}, a prepared data set", *prepared_data.sizes(about), sep="\n")
+        print(printable(f"use it: --config.data.name={name} --config.data.path={where}"))
+        return
+    files, entries, problem = list_files([path], "SOURCE"), [], None
+    try:
+        name, page = understand.recognise(files, layout, options.source)
+        entries = list(page.entries)
+        for line in _page(name, page, path, layout):
+            print(printable(line), flush=True)
+    except DataError as error:
+        problem = error
     if options.look:
-        for line in _look(path, how, options.source, certain=not problem):
-            print(printable(line))
+        for line in _look(files, layout, options.source, entries):
+            print(printable(line), flush=True)
     if problem:
         raise problem
 
 
-def _look(path: Path, how: Options, source: str, *, certain: bool) -> list[str]:
-    """The lines of `look`; if a source can be read in several ways, about its folders only."""
-    from dml_jax.commands import jax_setup
-    from dml_jax.data import look, recognise
-    from dml_jax.data.sources import list_files
+def _page(name: str, page: Understood, path: Path, options: Options) -> Iterator[str]:
+    """The lines that say how a source is understood."""
+    from dml_jax.data.files import MISSING, is_missing
+    from dml_jax.data.prepare import duplicates
+    from dml_jax.data.understand import mixed_splits, recipes
 
-    files = list_files([path], "SOURCE")
-    read = recognise.recognised(files, how, source)[1].entries if certain else ()
-    every = how._replace(splits="none", classes="path", session="")
-    name, found = recognise.recognised(files, every, source)
-    folders = found.entries
+    yield from page.refused
+    home, entries = recipes()[name].home, page.entries
+    yield f"read as: {name}, " + (f"the layout of its owners ({home})" if home else "your own data")
+    if page.columns:
+        yield f"columns: {page.columns}"
+    divided = f"none given, so {100 * options.test_share:g} % of the classes are for test"
+    yield f"splits: {'given' if page.undecided < len(entries) else divided}"
+    for split, classes in page.classes().items():
+        images = Counter(entry.class_name for entry in entries if entry.split == split)
+        least, most = min(images.values()), max(images.values())
+        size = f"{least:,} to {most:,} images" if least < most else counted(most, "image")
+        ends = repr(classes[0]) + (f" to {classes[-1]!r}" if classes[1:] else "")
+        total = f"{counted(images.total(), 'image')} of {counted(len(classes), 'class')}"
+        yield f"{split}: {total}, {ends}; {size} each"
+        if few := [label for label in classes if images[label] < FEW]:
+            yield f"  with fewer than {FEW} images: {counted(len(few), 'class')}, e.g. {few[0]!r}"
+    number = len({entry.class_name for entry in entries})
+    yield f"in all: {counted(len(entries), 'image')} of {counted(number, 'class')}"
+    yield from (f"doubt: {line}" for line in page.doubts)
+    reasons = {i: MISSING for i, entry in enumerate(entries) if is_missing(entry.file)}
+    reasons |= duplicates.find_unmatched(entries, {*range(len(entries))} - reasons.keys())
+    if reasons:
+        first = f"the first is {entries[min(reasons)].id!r}: {reasons[min(reasons)]}"
+        count = f"{len(reasons):,} of {counted(len(entries), 'image')}"
+        yield f"doubt: training and prepare leave out {count}, {first}"
+    usable = [entry for i, entry in enumerate(entries) if i not in reasons]
+    if problem := mixed_splits(entries, options) or duplicates.too_few_classes(usable):
+        yield f"error in training: {problem}"
+        if "--splits=classes" not in problem or number < 4:  # two for each split
+            return
+        options = options._replace(splits="classes")
+    yield from _commands(name, page, path, options)
+
+
+def _commands(name: str, page: Understood, path: Path, options: Options) -> Iterator[str]:
+    """The commands that read a source as its page says."""
+    from dml_jax.data.prepare import duplicates
+    from dml_jax.data.understand import recipes
+
+    recipe, source = recipes()[name], shlex.quote(str(path))
+    defaults = options._field_defaults
+    flags = "".join(
+        f" --{key}={shlex.quote(value)}"
+        for key, value in options._asdict().items()
+        if value != defaults[key]
+    )
+    flags += " --subset" if duplicates.incomplete(recipe, page.entries) else ""
+    output = shlex.quote(f"data/{path.absolute().name.split('.')[0]}")
+    what = "fix that, or read it like this anyway" if page.refused else "prepare it"
+    yield f"{what}: dml-jax prepare --name={name} --source={source}{flags} --output={output}"
+    if path.is_dir() and recipe.in_place and not flags and not page.refused:
+        yield f"or use it in place: --config.data.name={name} --config.data.path={source}"
+
+
+def _look(files: Files, layout: Options, source: str, entries: list[Entry]) -> list[str]:
+    """The lines of `look`; about the folders only if there are no `entries`, because the source can
+    be read in several ways."""
+    from dml_jax.commands import jax_setup
+    from dml_jax.data import look, understand
+
+    every = layout._replace(splits="none", classes="path", session="")
+    name, page = understand.recognise(files, every, source)
+    folders = page.entries
     if name != "folder":
-        folders = [e._replace(class_name=f"{e.split}/{e.class_name}") for e in read]
-    options = argparse.Namespace(checkpoint="reported", trust_code=False)
+        folders = [e._replace(class_name=f"{e.split}/{e.class_name}") for e in entries]
     print(f"embedding {min(look.MOST, len(folders))} images with lite0", flush=True)
-    return look.look(jax_setup.load(options, "lite0"), folders, read)
+    options = argparse.Namespace(checkpoint="reported", trust_code=False)
+    return look.look(jax_setup.load(options, "lite0"), folders, entries)

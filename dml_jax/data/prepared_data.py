@@ -28,7 +28,7 @@ from dml_jax.data.files import Entry, File, Record, stamp, walk
 from dml_jax.data.prepare import duplicates
 from dml_jax.data.sources import Options, Recipe, leave_out
 from dml_jax.data.split import Read, Split
-from dml_jax.data.understand import Understood, shown, understand
+from dml_jax.data.understand import Understood, summarise_doubts, understand
 from dml_jax.errors import ConfigError, DataError, counted
 from dml_jax.files import cache_dir, locked, reading
 
@@ -141,7 +141,7 @@ def _scan_folder(directory: Path, recipe: Recipe, data: Data) -> Mapping[str, Sp
         lines.append("\0".join(about))
     key = "\n".join(lines).encode(errors="surrogateescape")
     splits = split_metadata.cached(key, lambda: _scan(directory, page, data.name))
-    doubts = shown(page.doubts, source)
+    doubts = summarise_doubts(page.doubts, source)
     notes = {name: "\n".join(filter(None, (*doubts, splits[name].note))) for name in splits}
     return {name: split._replace(note=notes[name]) for name, split in splits.items()}
 

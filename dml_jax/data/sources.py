@@ -5,6 +5,7 @@
 
 import json
 import posixpath
+import re
 import shlex
 import tarfile
 import zipfile
@@ -26,7 +27,16 @@ UNPACK = {  # suffix of an archive -> how to unpack it
     **dict.fromkeys((".rar", ".7z"), "7z x"),
 }
 PARQUET = ".parquet"
-SHOWN = 10  # images that are named
+SHOWN = 10  # images or doubts that a command prints
+SPLIT_NAMES = {  # words in the names of folders and columns, and in columns -> split
+    **dict.fromkeys(("train", "training", "trn", "trainval"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "validate"), "validation"),
+    **dict.fromkeys(("dev", "devel", "development"), "validation"),
+    **dict.fromkeys(("test", "testing", "tst", "eval", "evaluation", "holdout"), "test"),
+    **dict.fromkeys(("query", "queries", "probe"), "test"),
+    **dict.fromkeys(("gallery", "index", "support", "reference", "database"), "gallery"),
+}
+NEUTRAL = {"", "split", "data", "images", "image", "img", "imgs", "is", "in"}  # may accompany them
 OUTPUTS = {  # files that mark what this package has written, with keys that they have -> what it is
     "config.json": ({"config", "data_hash"}, "a run"),
     "study.json": ({"study", "title"}, "a study"),
@@ -34,34 +44,64 @@ OUTPUTS = {  # files that mark what this package has written, with keys that the
 }
 
 
+def words_of(name: str) -> set[str]:
+    """The words of a name such as "TrainSet", "testset" or "val_images", in lower case."""
+    words = re.findall(r"[A-Z]?[^\W\d_A-Z]+|[A-Z]+", name)
+    return {word.lower().removesuffix("set") for word in words} - NEUTRAL
+
+
+def _split_of_words(words: Collection[str]) -> str:
+    splits = {SPLIT_NAMES[word] for word in words if word in SPLIT_NAMES}
+    return "train" if splits == {"train", "validation"} else min(splits) if len(splits) == 1 else ""
+
+
 class Options(NamedTuple):
     """What the folders and words of a source mean, where the user decides it."""
 
     test_share: float = 0.5  # share of the classes for test if the source gives no splits
-    # Names of folders and values of a column that give splits: "auto" recognises them, "classes"
-    # as well, but divides the classes by `test_share`, "none" takes such folders for classes, and
-    # "train:valid:test" names them.
+    # "auto" reads names of folders and values of a column as splits; "classes" ignores these splits
+    # and divides the classes by `test_share`; "none" reads such folders as classes;
+    # "train:valid:test" names the folders or values.
     splits: str = "auto"
-    # See `data.sessions`; with "folder", a folder in a class folder is not a class.
-    session: str = ""
-    # Of nested folders, the class is the innermost ("leaf"), the outermost ("top") or all of them
-    # ("path"); "auto" tells by their names, if that is certain.
+    session: str = ""  # see `data.sessions`; "folder": folders in class folders are sessions
+    # Which nested folder is the class: the innermost ("leaf"), the outermost ("top") or all of them
+    # ("path"); "auto" is "path" unless folders hold mostly the same names.
     classes: str = "auto"
 
-    def named(self) -> dict[str, str]:
+    def split_names(self) -> dict[str, str]:
         """The names in `splits` -> split; raises ConfigError for another value."""
-        names = self.splits.split(":")
         if self.splits in ("auto", "classes", "none"):
             return {}
-        known = {2: ("train", "test"), 3: SPLITS[:3], 4: SPLITS}.get(len(names))
-        given = dict(zip(names, known, strict=True)) if known else {}
-        if not all(names[i] for i in (0, -1)) or not known or len(given) < len(names):
+        names = self.splits.split(":")
+        splits = {2: ("train", "test"), 3: SPLITS[:3], 4: SPLITS}.get(len(names), ())
+        split_of = dict(zip(names, splits, strict=False))
+        if not (names[0] and names[-1]) or len(split_of) < len(names):
             raise ConfigError(
                 f"--splits={self.splits}: must be auto, classes, none, or the names of the folders "
                 "for training, validation and test, e.g. --splits=train:valid:test or "
                 "--splits=train:test"
             )
-        return {name: split for name, split in given.items() if name}
+        return {name: split for name, split in split_of.items() if name}
+
+    def split_of(self, name: str) -> str:
+        """The split that one name of a folder or value of a column stands for, or ""."""
+        if self.splits == "none" or (names := self.split_names()):
+            return "" if self.splits == "none" else names.get(name, "")
+        words = words_of(name)
+        return _split_of_words(words) if words <= SPLIT_NAMES.keys() else ""
+
+    def splits_of(self, names: Collection[str]) -> dict[str, str]:
+        """The split of each name of one level of folders; empty if they are not all splits.
+
+        Words that all names share and words for no split do not matter.
+        """
+        if self.splits == "none" or self.split_names():
+            splits = {name: self.split_of(name) for name in names}
+            return splits if any(splits.values()) else {}
+        words = {name: words_of(name) for name in names}
+        shared = set.intersection(*words.values()) if words else set()
+        splits = {name: _split_of_words(words[name] - shared) for name in names}
+        return splits if all(splits.values()) and len({*splits.values()}) > 1 else {}
 
 
 AUTO = Options()

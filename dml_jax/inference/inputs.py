@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dml_jax.data.files import IMAGE_SUFFIXES, File, is_image, walk
 from dml_jax.data.sources import packed_files, survey
-from dml_jax.data.understand import shown
+from dml_jax.data.understand import summarise_doubts
 from dml_jax.errors import DataError
 from dml_jax.files import expand_path
 
@@ -53,6 +53,6 @@ def image_files(paths: Iterable[str], warn: Callable[[str], object]) -> list[str
             files.append(str(path))
         else:
             raise DataError(f"{name}: there is no such file or directory")
-    for line in shown(doubts):
+    for line in summarise_doubts(doubts):
         warn(line)
     return files

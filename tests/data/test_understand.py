@@ -39,8 +39,8 @@ def test_near_equal_names_are_divided_together(share: float) -> None:
 
 def test_at_most_ten_lines_are_printed() -> None:
     lines = [f"doubt {i}" for i in range(12)]
-    assert understand.shown(lines[:10], "x") == [f"x: {line}" for line in lines[:10]]
-    assert understand.shown(lines) == [*lines[:9], "3 further doubts: dml-jax inspect lists them"]
+    assert understand.summarise_doubts(lines[:10], "x") == [f"x: {line}" for line in lines[:10]]
+    assert understand.summarise_doubts(lines) == [*lines[:9], "3 further doubts: dml-jax inspect lists them"]
 
 
 def test_a_table_is_read_in_place(tmp_path: Path) -> None:

@@ -22,11 +22,11 @@ import numpy as np
 
 from dml_jax.class_names import near_equal
 from dml_jax.config import Data, plugin_module
-from dml_jax.data import prepared_data, recognise, sessions
+from dml_jax.data import prepared_data, sessions
 from dml_jax.data.files import Entry, Record
 from dml_jax.data.sources import AUTO, Options, list_files
 from dml_jax.data.split import Split, redrawn, together, with_gallery
-from dml_jax.data.understand import shown
+from dml_jax.data.understand import recognise, summarise_doubts
 from dml_jax.errors import DataError, printable
 from dml_jax.files import expand_path, is_url
 
@@ -53,7 +53,7 @@ def load(data: Data) -> dict[str, Split]:
 
 def class_folders(paths: list[str], options: Options = AUTO) -> dict[str, list[Path | Record]]:
     """Images by class, from all splits: the records of prepared data sets, and image files as
-    `recognise` reads other directories and tables.
+    `understand` reads other directories and tables.
 
     With the session "folder", the folders in a class folder are not classes.
     """
@@ -86,11 +86,11 @@ def class_folders(paths: list[str], options: Options = AUTO) -> dict[str, list[P
 
 def _recognised(path: Path, name: str, options: Options) -> Sequence[Entry]:
     """The images of a directory or a table, which messages call `name`; prints doubts."""
-    _, page = recognise.recognised(list_files([path]), options, name)
-    if options.splits == "auto" and (reason := recognise.refusal(page)):
+    _, page = recognise(list_files([path]), options, name)
+    if options.splits == "auto" and page.refused:
         remedy = "or give --splits=none to take its folders for classes"
-        raise DataError(f"{name}: {reason}; {remedy}")
-    for line in shown(page.doubts, name):
+        raise DataError(f"{name}: {page.refused[0]}; {remedy}")
+    for line in summarise_doubts([*page.refused, *page.doubts], name):
         print(line)
     listed = Counter(entry.id for entry in page.entries)
     if twice := [image for image, count in listed.items() if count > 1]:

@@ -14,9 +14,9 @@ that are named like splits, such as train.csv and test.csv, are one if they have
 import csv
 import io
 
+from dml_jax.data.columns import column_of
 from dml_jax.data.files import Entry, Files, file_at, located
 from dml_jax.data.sources import AUTO, Recipe, Table
-from dml_jax.data.understand import column_of, splits_of
 from dml_jax.errors import DataError
 from dml_jax.files import reading, text_of
 
@@ -24,8 +24,8 @@ from dml_jax.files import reading, text_of
 def read(files: Files) -> Table:
     """Reads the only .csv file, or those of the splits, with commas, semicolons or tabs."""
     tables = [path for path in files if path.lower().endswith(".csv")]
-    named = splits_of([path.rpartition("/")[2][:-4] for path in tables], AUTO)
-    several = len(tables) > 1 and all(named.values()) and len(named) == len(tables)
+    splits = AUTO.splits_of([path.rpartition("/")[2][:-4] for path in tables])
+    several = len(tables) > 1 and len(splits) == len(tables)
     if len(tables) != 1 and not several:
         found = f"{len(tables)} .csv files ({', '.join(tables[:3])})" if tables else "no .csv file"
         raise DataError(f"found {found}, exactly one is needed; give it as --source")
@@ -38,7 +38,7 @@ def read(files: Files) -> Table:
         raise DataError(f"{has}; give one of them as --source")
     if not several:
         return Table(parts[0])
-    split = zip(named.values(), parts, strict=True)
+    split = zip(splits.values(), parts, strict=True)
     rows = [row._replace(split=name) for name, found in split for row in found]
     return Table(rows, [f"{' and '.join(tables)} are one table, whose names give the split"])
 

@@ -24,7 +24,7 @@ from dml_jax.data.prepare import duplicates
 from dml_jax.data.prepare.duplicates import ImageFacts
 from dml_jax.data.read_ahead import ordered_map
 from dml_jax.data.sources import Options, Recipe
-from dml_jax.data.understand import shown, understand
+from dml_jax.data.understand import summarise_doubts, understand
 from dml_jax.errors import ConfigError, DataError, counted
 from dml_jax.files import cache_dir, name_file, sha256, write_csv
 from dml_jax.remote import downloads
@@ -133,7 +133,7 @@ def _prepare(request: Request, recipe: Recipe, console: Console, draft: Path) ->
     if not request.subset and (problem := duplicates.incomplete(recipe, entries)):
         remedy = "give all files, or --subset to accept a part of them"
         raise DataError("; ".join([problem, *page.stated, remedy]))
-    for line in shown(page.doubts, named):
+    for line in summarise_doubts(page.doubts, named):
         console.print(line)
     if problem := duplicates.too_few_classes(entries):
         raise DataError(f"{named}: {problem}")
