@@ -118,7 +118,7 @@ def listing(count: int, folder: Path) -> None:
 
 def near_duplicates(count: int, folder: Path) -> None:
     """Random patches on white."""
-    from dml_jax.data.prepare import near_copies
+    from dml_jax.data import near_copies
 
     images = np.full((count, 64, 64, 3), 255, np.uint8)
     patches = np.random.default_rng(0).integers(0, 256, (count, 4, 4, 3), dtype=np.uint8)

@@ -114,7 +114,7 @@ WORK = {  # command: the function that first needs data, weights, devices, a por
     "verify": "dml_jax.seal.sealed",
     "main": "dml_jax.main.run_mode",
     "inspect": "dml_jax.data.understand.recognise",
-    "prepare": "dml_jax.data.prepare.prepare_dataset.prepare",
+    "prepare": "dml_jax.data.preparation.prepare",
     "convert": "dml_jax.backbones.weights.tensor_files.fetch",
     "evaluate": "dml_jax.analysis.labelled_embeddings.print_results",
     "embed": "dml_jax.load",

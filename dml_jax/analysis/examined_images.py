@@ -7,9 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from dml_jax.data import decode
+from dml_jax.data import decode, near_copies
 from dml_jax.data.files import File
-from dml_jax.data.prepare import near_copies
 from dml_jax.data.read_ahead import ordered_map
 from dml_jax.evaluation import doubtful_labels, neighbors
 from dml_jax.evaluation.unit_rows import unit_rows

@@ -73,58 +73,55 @@ def execute(arguments: list[str]) -> None:
 
 
 def _page(name: str, page: Understood, path: Path, options: Options) -> Iterator[str]:
-    """The lines that say how a source is understood."""
-    from dml_jax.data.files import MISSING, is_missing
-    from dml_jax.data.prepare import duplicates
-    from dml_jax.data.understand import mixed_splits, recipes
+    """The lines that say how a source is understood, and the commands that read it like this."""
+    from dml_jax.data import checked_images, understand
+    from dml_jax.data.files import MISSING, SPLITS, is_missing
 
-    yield from page.refused
-    home, entries = recipes()[name].home, page.entries
-    yield f"read as: {name}, " + (f"the layout of its owners ({home})" if home else "your own data")
-    if page.columns:
-        yield f"columns: {page.columns}"
+    recipe, entries = understand.recipes()[name], page.entries
+    owners = f"the layout of its owners ({recipe.home})" if recipe.home else "your own data"
     divided = f"none given, so {100 * options.test_share:g} % of the classes are for test"
+    yield from page.refused
+    yield f"read as: {name}, {owners}"
+    yield from [f"columns: {page.columns}"] if page.columns else []
     yield f"splits: {'given' if page.undecided < len(entries) else divided}"
-    for split, classes in page.classes().items():
+    for split in SPLITS:
         images = Counter(entry.class_name for entry in entries if entry.split == split)
-        least, most = min(images.values()), max(images.values())
-        size = f"{least:,} to {most:,} images" if least < most else counted(most, "image")
-        ends = repr(classes[0]) + (f" to {classes[-1]!r}" if classes[1:] else "")
-        total = f"{counted(images.total(), 'image')} of {counted(len(classes), 'class')}"
-        yield f"{split}: {total}, {ends}; {size} each"
-        if few := [label for label in classes if images[label] < FEW]:
-            yield f"  with fewer than {FEW} images: {counted(len(few), 'class')}, e.g. {few[0]!r}"
-    number = len({entry.class_name for entry in entries})
-    yield f"in all: {counted(len(entries), 'image')} of {counted(number, 'class')}"
+        if names := sorted(images):
+            least, most = min(images.values()), max(images.values())
+            size = f"{least:,} to {most:,} images" if least < most else counted(most, "image")
+            ends = repr(names[0]) + (f" to {names[-1]!r}" if names[1:] else "")
+            total = f"{counted(images.total(), 'image')} of {counted(len(names), 'class')}"
+            yield f"{split}: {total}, {ends}; {size} each"
+            if few := [label for label in names if images[label] < FEW]:
+                number = counted(len(few), "class")
+                yield f"  with fewer than {FEW} images: {number}, e.g. {few[0]!r}"
+    classes = {entry.class_name for entry in entries}
+    yield f"in all: {counted(len(entries), 'image')} of {counted(len(classes), 'class')}"
     yield from (f"doubt: {line}" for line in page.doubts)
     reasons = {i: MISSING for i, entry in enumerate(entries) if is_missing(entry.file)}
-    reasons |= duplicates.find_unmatched(entries, {*range(len(entries))} - reasons.keys())
+    reasons |= checked_images.find_invalid(entries, {*range(len(entries))} - reasons.keys())
     if reasons:
         first = f"the first is {entries[min(reasons)].id!r}: {reasons[min(reasons)]}"
         count = f"{len(reasons):,} of {counted(len(entries), 'image')}"
         yield f"doubt: training and prepare leave out {count}, {first}"
-    usable = [entry for i, entry in enumerate(entries) if i not in reasons]
-    if problem := mixed_splits(entries, options) or duplicates.too_few_classes(usable):
-        yield f"error in training: {problem}"
-        if "--splits=classes" not in problem or number < 4:  # two for each split
+    try:
+        understand.check_splits(entries, options)
+        checked_images.check_classes([e for i, e in enumerate(entries) if i not in reasons])
+    except DataError as error:
+        yield f"error in training: {error}"
+        if "--splits=classes" not in str(error) or len(classes) < 4:  # two for each split
             return
         options = options._replace(splits="classes")
-    yield from _commands(name, page, path, options)
-
-
-def _commands(name: str, page: Understood, path: Path, options: Options) -> Iterator[str]:
-    """The commands that read a source as its page says."""
-    from dml_jax.data.prepare import duplicates
-    from dml_jax.data.understand import recipes
-
-    recipe, source = recipes()[name], shlex.quote(str(path))
-    defaults = options._field_defaults
+    source, defaults = shlex.quote(str(path)), options._field_defaults
     flags = "".join(
         f" --{key}={shlex.quote(value)}"
         for key, value in options._asdict().items()
         if value != defaults[key]
     )
-    flags += " --subset" if duplicates.incomplete(recipe, page.entries) else ""
+    try:
+        checked_images.check_counts(recipe, entries)
+    except DataError:
+        flags += " --subset"
     output = shlex.quote(f"data/{path.absolute().name.split('.')[0]}")
     what = "fix that, or read it like this anyway" if page.refused else "prepare it"
     yield f"{what}: dml-jax prepare --name={name} --source={source}{flags} --output={output}"

@@ -49,8 +49,7 @@ def execute(arguments: list[str]) -> None:
     options = parser().read_plain(arguments)
     from dml_jax.config import import_code, plugin_module
     from dml_jax.console import Console
-    from dml_jax.data import prepared_data
-    from dml_jax.data.prepare import prepare_dataset
+    from dml_jax.data import preparation, prepared_data
     from dml_jax.data.sources import Recipe
 
     console = Console(quiet=options.quiet)
@@ -76,9 +75,9 @@ def execute(arguments: list[str]) -> None:
         remedy = f"use it directly with --config.data.name={options.name}"
         raise ConfigError(f"--name={options.name}: needs no preparation; {remedy}")
     given = tuple(files.expand_path("--source", source) for source in options.source)
-    request = prepare_dataset.Request(
+    request = preparation.Request(
         name=options.name,
-        sources=prepare_dataset.archives(options.name, recipe) if options.download else given,
+        sources=preparation.archives(options.name, recipe) if options.download else given,
         output=files.expand_path("--output", options.output),
         options=how,
         short_side=options.short_side,
@@ -88,8 +87,8 @@ def execute(arguments: list[str]) -> None:
         download=options.download,
     )
     with console:
-        content = prepare_dataset.prepare(request, recipe, console)
-    for line in prepare_dataset.summary(content):
+        content = preparation.prepare(request, recipe, console)
+    for line in preparation.summary(content):
         console.print(line)
     console.print(
         f"written: {options.output}; use with --config.data.name={options.name} "

@@ -24,9 +24,10 @@ from array_record.python.array_record_data_source import ArrayRecordDataSource
 from dml_jax import buckets, seal
 from dml_jax.config import Data, plugin_module
 from dml_jax.data import decode, sessions, split_metadata
+from dml_jax.data.checked_images import check_images
+from dml_jax.data.duplicates import TABLE
 from dml_jax.data.files import Entry, File, Record, stamp, walk
-from dml_jax.data.prepare import duplicates
-from dml_jax.data.sources import Options, Recipe, leave_out
+from dml_jax.data.sources import Options, Recipe
 from dml_jax.data.split import Read, Split
 from dml_jax.data.understand import Understood, summarise_doubts, understand
 from dml_jax.errors import ConfigError, DataError, counted
@@ -95,8 +96,7 @@ def load(data: Data, recipe: Recipe) -> dict[str, Split]:
     exists = bool(data.path) and directory.is_dir()
     about = stated(directory) if exists else None
     if about is None and exists and recipe.in_place:
-        scanned = _scan_folder(directory, recipe, data).items()
-        return {key: part._replace(read=file_reader(part.files, data)) for key, part in scanned}
+        return dict(_read_in_place(directory, recipe, data))
     given = f"data.path={data.path}"
     if about is None:
         what = "not a prepared data set" if exists else "no such directory"
@@ -123,27 +123,47 @@ def load(data: Data, recipe: Recipe) -> dict[str, Split]:
     return splits
 
 
-def _scan_folder(directory: Path, recipe: Recipe, data: Data) -> Mapping[str, Split]:
+def _read_in_place(directory: Path, recipe: Recipe, data: Data) -> Mapping[str, Split]:
     """The splits of an image folder, cached until the size or time of a file changes.
 
     `content` does not depend on times, so that a run can be resumed with a copy of the folder.
     """
     source = f"data.path={directory}"
-    files = dict(walk(directory.resolve()))
     options = Options(splits=data.splits, session=data.session, classes=data.classes)
-    page = understand(recipe, files, options, source)
-    if problem := duplicates.too_few_classes(page.entries):
-        raise DataError(f"{source}: {problem}")
+    page = understand(recipe, dict(walk(directory.resolve())), options, source)
     # By what is installed and allowed, other images can be used.
     lines = [str(directory.resolve()), f"{decode.LIMIT}, {find_spec('pillow_heif') is not None}"]
     for e in page.entries:
-        about = e.id, e.split, e.class_name, str(dict(e.metadata)), stamp(e.file.path)
-        lines.append("\0".join(about))
+        lines.append(
+            "\0".join((e.id, e.split, e.class_name, str(dict(e.metadata)), stamp(e.file.path)))
+        )
     key = "\n".join(lines).encode(errors="surrogateescape")
-    splits = split_metadata.cached(key, lambda: _scan(directory, page, data.name))
+    splits = split_metadata.cached(key, lambda: _check_folder(directory, recipe, page, data.name))
     doubts = summarise_doubts(page.doubts, source)
-    notes = {name: "\n".join(filter(None, (*doubts, splits[name].note))) for name in splits}
-    return {name: split._replace(note=notes[name]) for name, split in splits.items()}
+    return {
+        name: split._replace(
+            note="\n".join(filter(None, (*doubts, split.note))), read=file_reader(split.files, data)
+        )
+        for name, split in splits.items()
+    }
+
+
+def _check_folder(
+    directory: Path, recipe: Recipe, page: Understood, name: str
+) -> Mapping[str, Split]:
+    """The splits of a folder after every image has been decoded."""
+    lines = list[str]()
+    try:
+        entries, facts, _, conflicts = check_images(page.entries, recipe, lines.append)
+    except DataError as error:
+        raise DataError("; ".join([*lines, f"data.path={directory}: {error}"])) from error
+    if conflicts:
+        source, output = shlex.quote(str(directory)), shlex.quote(f"{directory.resolve()}_prepared")
+        command = f"dml-jax prepare --name={name} --source={source} --output={output}"
+        lines.append(f"{conflicts}; {command} lists all of them in {TABLE}")
+    digest = content_digest(entries, (fact.sha256 for fact in facts))
+    splits = split_metadata.from_entries(entries).items()
+    return {key: split._replace(content=digest, note="\n".join(lines)) for key, split in splits}
 
 
 def content_digest(entries: Iterable[Entry], images: Iterable[bytes]) -> str:
@@ -161,28 +181,6 @@ def sizes(about: Mapping[str, Any]) -> list[str]:
         f"{name}: {counted(size['images'], 'image')} of {counted(size['classes'], 'class')}"
         for name, size in about["splits"].items()
     ]
-
-
-def _scan(directory: Path, page: Understood, name: str) -> Mapping[str, Split]:
-    entries = page.entries
-    facts, reasons = duplicates.inspect_images(entries)
-    reasons |= duplicates.find_invalid(entries, facts)
-    source, output = shlex.quote(str(directory)), shlex.quote(f"{directory.resolve()}_prepared")
-    preparation = f"dml-jax prepare --name={name} --source={source} --output={output}"
-    lines = list[str]()
-    bad = [(entries[i].id, reasons[i]) for i in sorted(reasons)]
-    leave_out(bad, len(entries), lines.append)
-    entries = [entry for i, entry in enumerate(entries) if i not in reasons]
-    facts = dict(enumerate(facts[i] for i in sorted(facts.keys() - reasons.keys())))
-    if problem := duplicates.too_few_classes(entries):
-        raise DataError("; ".join([*lines, f"data.path={directory}: {problem}"]))
-    digest = content_digest(entries, (facts[i].sha256 for i in range(len(entries))))
-    note = duplicates.label_conflicts(
-        (facts[i].pixels, entry.class_name, entry.id) for i, entry in enumerate(entries)
-    )
-    lines += [f"{note}; {preparation} lists all of them in {duplicates.TABLE}"] if note else []
-    splits = split_metadata.from_entries(entries).items()
-    return {name: split._replace(content=digest, note="\n".join(lines)) for name, split in splits}
 
 
 def staged(url: str) -> Path:

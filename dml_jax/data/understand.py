@@ -7,8 +7,6 @@ misleads, or can be read in several ways, is an error that names the option to d
 
 import hashlib
 import pkgutil
-import posixpath
-import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
@@ -18,7 +16,7 @@ from typing import NamedTuple
 from dml_jax.class_names import likeness, near_equal, normalised
 from dml_jax.config import plugin_module
 from dml_jax.data.columns import read_columns
-from dml_jax.data.files import SPLITS, Entry, Files, is_image, is_missing
+from dml_jax.data.files import Entry, Files, is_image, is_missing
 from dml_jax.data.folders import read_folders
 from dml_jax.data.sources import SHOWN, Options, Recipe, Survey, Table, packed_files, survey
 from dml_jax.errors import DataError, counted, listed
@@ -35,18 +33,6 @@ class Understood(NamedTuple):
     columns: str  # what the columns of a table are, "" without one
     undecided: int  # images without a split, for which `Options.test_share` decides
     refused: Sequence[str] = ()  # data sets that the files look like, with why they are not read so
-
-    def classes(self) -> dict[str, list[str]]:
-        """The sorted names of the classes of each split that has images."""
-        return classes_of(self.entries)
-
-
-def classes_of(entries: Iterable[Entry]) -> dict[str, list[str]]:
-    """The sorted names of the classes of each split that has images."""
-    names = defaultdict[str, set[str]](set)
-    for entry in entries:
-        names[entry.split].add(entry.class_name)
-    return {split: sorted(names[split]) for split in SPLITS if split in names}
 
 
 def understand(
@@ -125,16 +111,15 @@ def _understand(
         what = f"{counted(len(several), 'class')} {verb} written in several ways"
         doubts.append(f"{what}, e.g. {shown}")
     if near := near_equal(names.values()):
-        shown = listed([_alike(group) for group in near], 3)
+        shown = listed([" and ".join(map(ascii, group)) for group in near], 3)
         doubts.append(f"near-equal names of classes: {shown}; rename those that are the same")
     if 0 < len(undecided) < len(entries):
         share = f"{100 * options.test_share:g} % of their classes are for test"
         number = counted(len(undecided), "image")
         doubts.append(f"{number} of {len(entries):,} have no split; {share}")
-    doubts += [*_unmatched(entries, contents.files, recipe), *_masks(entries)]
-    doubts += contents.doubts(recipe.reads)
-    if not labelled and (problem := mixed_splits(entries, options)):
-        raise DataError(problem)
+    doubts += _unmatched(entries, contents.files, recipe) + contents.doubts(recipe.reads)
+    if not labelled:
+        check_splits(entries, options)
     return Understood(entries, doubts, table.doubts, columns, len(undecided))
 
 
@@ -164,15 +149,16 @@ def summarise_doubts(doubts: Sequence[str], source: str = "") -> list[str]:
     return [f"{source}: {line}" if source else line for line in lines]
 
 
-def mixed_splits(entries: Iterable[Entry], options: Options) -> str:
-    """A sentence if test classes are in other splits or, unless these are named, alike; or ""."""
-    classes = classes_of(entries)
-    test = {*classes.get("test", ()), *classes.get("gallery", ())}
-    for name, split in (("training", "train"), ("validation", "validation")):
-        seen = {*classes.get(split, ())}
+def check_splits(entries: Iterable[Entry], options: Options) -> None:
+    """Raises DataError if test classes are in other splits or, unless these are named, alike."""
+    classes = defaultdict[str, set[str]](set)
+    for entry in entries:
+        classes["test" if entry.split == "gallery" else entry.split].add(entry.class_name)
+    test = classes["test"]
+    for name, seen in (("training", classes["train"]), ("validation", classes["validation"])):
         if shared := sorted(seen & test):
             verb = "is" if len(shared) == 1 else "are"
-            return (
+            raise DataError(
                 f"{counted(len(shared), 'class')} {verb} in both {name} and test "
                 f"({listed(shared)}): test classes must be new to the model; {DIVIDE}, or train "
                 "with data.splits=classes"
@@ -181,12 +167,11 @@ def mixed_splits(entries: Iterable[Entry], options: Options) -> str:
         if pairs and not options.split_names():
             first, second = min(seen & {*pairs[0]}), min(test & {*pairs[0]})
             more = f" ({len(pairs) - 1} more such pairs)" if pairs[1:] else ""
-            return (
+            raise DataError(
                 f"the classes {first!r} in {name} and {second!r} in test look like the same "
                 f"one{more}; rename one, {DIVIDE} or, if they differ, name the splits, e.g. "
                 "--splits=train:valid:test"
             )
-    return ""
 
 
 def _unmatched(entries: Sequence[Entry], files: Files, recipe: Recipe) -> list[str]:
@@ -210,33 +195,3 @@ def _unmatched(entries: Sequence[Entry], files: Files, recipe: Recipe) -> list[s
         shown = f"{counted(len(unused), 'image')}, e.g. {unused[0]!r}"
         doubts.append(f"left out, because the table does not list them: {shown}")
     return doubts
-
-
-def _masks(entries: Iterable[Entry]) -> list[str]:
-    """Doubts about folders of PNG files that are named like all images of one other folder."""
-    images = defaultdict[str, set[tuple[str, str]]](set)  # folder -> stems and suffixes
-    class_of = dict[str, str]()
-    for entry in entries:
-        folder, name = posixpath.split(entry.id)
-        images[folder].add(posixpath.splitext(name.lower()))
-        class_of[folder] = entry.class_name
-    twins = defaultdict[frozenset[str], list[str]](list)
-    for folder, names in images.items():
-        twins[frozenset(stem for stem, _ in names)].append(folder)
-    doubts = list[str]()
-    for pair in twins.values():
-        masks = [name for name in pair if {suffix for _, suffix in images[name]} == {".png"}]
-        if len(pair) == 2 and len(masks) == 1:
-            (photographs,) = {*pair} - {*masks}
-            doubts.append(
-                f"the images in {masks[0]!r} look like masks, because they are PNG files named "
-                f"like those in {photographs!r}; they are read as the class "
-                f"{class_of[masks[0]]!r} unless you remove them from the source"
-            )
-    return doubts
-
-
-def _alike(names: Sequence[str]) -> str:
-    """Near-equal names in quotes; invisible differences as escapes."""
-    same = len({re.sub(r"\W", "", name) for name in names}) == 1
-    return " and ".join(map(ascii if same else repr, names))

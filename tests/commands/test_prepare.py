@@ -16,9 +16,8 @@ from PIL import Image
 from dml_jax import seal
 from dml_jax.commands import prepare
 from dml_jax.config import Data
-from dml_jax.data import decode, formats, prepared_data, read_ahead
+from dml_jax.data import decode, duplicates, formats, preparation, prepared_data, read_ahead
 from dml_jax.data.files import Entry, File
-from dml_jax.data.prepare import duplicates, prepare_dataset
 from tests.commands.conftest import Execute, Fails
 from tests.data import layouts, pictures
 
@@ -107,7 +106,7 @@ def test_all_unusable_images_are_listed(prepared: Callable[..., str], execute: E
     }
     code, out, err = execute(prepare, *OPTIONS, "--strict")
     assert (code, OUT.exists()) == (2, False)
-    assert err.startswith("error: 6 of 22 images cannot be used (listed above)")
+    assert err.startswith("error: --source=photos: 6 of 22 images cannot be used (listed above)")
     for name, reason in expected.items():
         assert f"\nunusable: {name}: {reason}" in f"\n{out}"
     assert "left out: 6 of 22 images" in prepared()
@@ -118,12 +117,14 @@ def test_all_unusable_images_are_listed(prepared: Callable[..., str], execute: E
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_a_full_disk_is_named_while_images_are_encoded(tmp_path: Path) -> None:
-    entry = Entry("1.jpg", File(pictures.write(tmp_path / "1.jpg", 1)), "oak", "train")
-    with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
-        prepare_dataset.check_images([entry], Path("/dev/full"), 0, True, lambda done: None)
+    file = pictures.write(tmp_path / "1.jpg", 1)
+    entry, data = Entry("1.jpg", File(file), "oak", "train"), file.read_bytes()
+    full = pytest.raises(OSError, match="No space left on device: '/dev/full'")
+    with full, preparation.storing(Path("/dev/full"), 0, True) as store:
+        store(entry, data, np.zeros((9, 9, 3), np.uint8))
 
 
-@pytest.mark.parametrize("when", ["inspect_images", "write_records"])
+@pytest.mark.parametrize("when", ["check_images", "write_records"])
 def test_an_interrupted_preparation_leaves_nothing(
     tmp_path: Path, execute: Execute, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
@@ -132,8 +133,7 @@ def test_an_interrupted_preparation_leaves_nothing(
     options = ("--name=cub", f"--source={archive}", f"--output={out}", "--subset")
     before = sorted(tmp_path.iterdir())
     with monkeypatch.context() as patch:
-        module = duplicates if when == "inspect_images" else prepare_dataset
-        patch.setattr(module, when, lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(preparation, when, lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         assert execute(prepare, *options)[0] == 130
     assert sorted(tmp_path.iterdir()) == before
     assert execute(prepare, *options)[0] == 0

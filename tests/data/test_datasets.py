@@ -18,11 +18,10 @@ from PIL import Image
 from dml_jax import seal
 from dml_jax.config import Data, plugin_module
 from dml_jax.console import Console
-from dml_jax.data import decode, formats, prepared_data, split_metadata, transforms
+from dml_jax.data import decode, duplicates, formats, official, preparation, prepared_data, split_metadata, transforms
 from dml_jax.data import sources as source_files
 from dml_jax.data.files import File, file_at
 from dml_jax.data.formats import sop
-from dml_jax.data.prepare import duplicates, official, prepare_dataset
 from dml_jax.data.split import Split, digest, redrawn, subset, unread
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.train import experiment as experiments
@@ -33,8 +32,8 @@ from tests.train.experiments import small
 def prepare(name: str, sources: list[Path], output: Path, console: Console | None = None, **overrides: object) -> None:
     recipe = plugin_module("data", name).RECIPE
     options = {"subset": True} | overrides
-    request = prepare_dataset.Request(name=name, sources=tuple(sources), output=output, **options)  # type: ignore[arg-type]
-    prepare_dataset.prepare(request, recipe, console or Console(active=False))
+    request = preparation.Request(name=name, sources=tuple(sources), output=output, **options)  # type: ignore[arg-type]
+    preparation.prepare(request, recipe, console or Console(active=False))
 
 
 def load(name: str, path: Path) -> dict[str, Split]:
@@ -149,7 +148,7 @@ def test_missing_images_are_one_line(
     root = layouts.sop(tmp_path).with_suffix("")
     for label in (1, 2, 11_319):
         (root / f"bicycle_final/{110_000_000_000 + label}_1.JPG").unlink()
-    whole = pytest.raises(DataError, match=r"^5 of 12 images cannot be used .* with --subset$")
+    whole = pytest.raises(DataError, match=r"^--source=.*: 5 of 12 images cannot be used .* with --subset$")
     with monkeypatch.context() as patch, whole:
         patch.setattr(sop, "RECIPE", sop.RECIPE._replace(counts=None))
         prepare("sop", [root], tmp_path / "out", Console(), subset=False)
@@ -212,7 +211,7 @@ def test_metadata_columns_follow_their_images(tmp_path: Path) -> None:
             "price": [path[-5].replace("0", "") for path in split.ids],
         }
     about = prepared_data.stated(tmp_path / "out") or {}
-    assert "metadata: price, shop" in prepare_dataset.summary(about)
+    assert "metadata: price, shop" in preparation.summary(about)
 
 
 def test_a_data_set_with_a_validation_split_selects_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,7 +313,7 @@ def test_damaged_records_name_the_image(tmp_path: Path) -> None:
 
 def test_image_formats_are_kept_or_become_png(tmp_path: Path) -> None:
     def encode(data: bytes, short_side: int = 0, pixels: bool = False) -> bytes:
-        return prepare_dataset.encode(data, decode.rgb(data), short_side, pixels)
+        return preparation.encode(data, decode.rgb(data), short_side, pixels)
 
     jpeg = pictures.encoded(0)
     assert encode(jpeg) == jpeg

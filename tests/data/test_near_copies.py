@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFilter
 
-from dml_jax.data.prepare import near_copies
+from dml_jax.data import near_copies
 
 
 def drawn(seed: int) -> Image.Image:

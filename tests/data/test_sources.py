@@ -16,6 +16,7 @@ import pytest
 
 from dml_jax.commands import inspect
 from dml_jax.config import plugin_module
+from dml_jax.data.files import SPLITS
 from dml_jax.data.sources import Options, list_files
 from dml_jax.data.understand import understand
 from dml_jax.errors import UserError, printable
@@ -45,7 +46,8 @@ def reading(name: str, options: Options, *, train: bool) -> list[str]:
     """How the files in this directory are read, for all their classes or to train."""
     recipe, files = plugin_module("data", name).RECIPE, list_files([Path()])
     page = understand(recipe, files, options, "x", labelled=not train)
-    names = {split: ", ".join(classes) for split, classes in page.classes().items()}
+    classes = {split: sorted({e.class_name for e in page.entries if e.split == split}) for split in SPLITS}
+    names = {split: ", ".join(classes[split]) for split in SPLITS if classes[split]}
     if page.undecided == len(page.entries):
         names = {"": ", ".join(sorted({entry.class_name for entry in page.entries}))}
     same = {n: ", ".join(split for split in names if names[split] == n) for n in names.values()}

@@ -12,7 +12,6 @@ from PIL import Image
 from dml_jax import seal
 from dml_jax.config import Data
 from dml_jax.data import formats, prepared_data, split_metadata
-from dml_jax.data.prepare import duplicates
 from dml_jax.data.split import digest
 from tests.data import layouts, pictures
 
@@ -80,7 +79,7 @@ def test_every_flipped_bit_of_the_cache_is_noticed(
     every = [(file, bit) for file, whole in files.items() for bit in range(8 * len(whole))]
     rng, again = np.random.default_rng(0), list[int]()
     with monkeypatch.context() as patch:
-        patch.setattr(prepared_data, "_scan", lambda *_: again.append(1) or {})
+        patch.setattr(prepared_data, "_check_folder", lambda *_: again.append(1) or {})
         patch.setattr(split_metadata, "save", lambda *_: None)
         for i in rng.choice(len(every), 400, replace=False):
             file, bit = every[i]
@@ -105,7 +104,7 @@ def test_a_damaged_cache_is_replaced(
     [file] = cache.glob(f"*/{name}")
     file.write_bytes(file.read_bytes()[:-100] if content is None else content)
     assert data_hash(photos) == before
-    monkeypatch.setattr(duplicates, "inspect_images", None)  # the replaced cache is used again
+    monkeypatch.setattr(prepared_data, "_check_folder", None)  # the replaced cache is used again
     assert data_hash(photos) == before
 
 

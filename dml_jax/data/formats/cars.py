@@ -12,8 +12,8 @@ import re
 
 import numpy as np
 
+from dml_jax.data import official
 from dml_jax.data.files import Entry, Files, is_image
-from dml_jax.data.prepare import official
 from dml_jax.data.sources import Recipe, Table
 from dml_jax.errors import DataError
 from dml_jax.files import reading

@@ -5,8 +5,8 @@ Class folders begin with their numbers. `images.txt` lists the images; without i
 
 import re
 
+from dml_jax.data import official
 from dml_jax.data.files import Entry, File, Files, is_image, read_rows
-from dml_jax.data.prepare import official
 from dml_jax.data.sources import Recipe, Table
 from dml_jax.errors import DataError
 from dml_jax.files import reading

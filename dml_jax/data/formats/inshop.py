@@ -3,8 +3,8 @@
 dml-jax prepare --name=inshop --source=inshop --source=inshop/Img/img.zip --output=data/inshop
 """
 
+from dml_jax.data import official
 from dml_jax.data.files import Files, read_rows
-from dml_jax.data.prepare import official
 from dml_jax.data.sources import Recipe, Table
 from dml_jax.files import reading
 

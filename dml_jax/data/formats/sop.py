@@ -1,7 +1,7 @@
 """Stanford Online Products: images of 22,634 products, in the official split."""
 
+from dml_jax.data import official
 from dml_jax.data.files import Files, read_rows
-from dml_jax.data.prepare import official
 from dml_jax.data.sources import Recipe, Table
 from dml_jax.files import reading
 from dml_jax.remote.downloads import Download

@@ -1,4 +1,4 @@
-"""Prepares a data set: `sources` lists its images, `duplicates` decodes them.
+"""Preparation of a data set: its images are checked, perhaps resized, and packed.
 
 A preparation is written to a draft beside the output directory, which appears complete or not.
 """
@@ -8,7 +8,7 @@ import hashlib
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,10 +18,9 @@ from array_record.python.array_record_module import ArrayRecordWriter
 
 from dml_jax import seal
 from dml_jax.console import Console
-from dml_jax.data import decode, prepared_data, sources, split_metadata, transforms
+from dml_jax.data import decode, duplicates, prepared_data, sources, split_metadata, transforms
+from dml_jax.data.checked_images import check_counts, check_images
 from dml_jax.data.files import Entry, File
-from dml_jax.data.prepare import duplicates
-from dml_jax.data.prepare.duplicates import ImageFacts
 from dml_jax.data.read_ahead import ordered_map
 from dml_jax.data.sources import Options, Recipe
 from dml_jax.data.understand import summarise_doubts, understand
@@ -48,46 +47,44 @@ class Request(NamedTuple):
 
     def identity(self) -> dict[str, Any]:
         """The values that determine the result."""
-        given = self._asdict() | self.options._asdict()
+        values = self._asdict() | self.options._asdict()
         for key in ("options", "output", "download"):
-            del given[key]
-        return given | {"sources": [str(path.resolve()) for path in self.sources]}
+            del values[key]
+        return values | {"sources": [str(path.resolve()) for path in self.sources]}
 
 
 def prepare(request: Request, recipe: Recipe, console: Console) -> dict[str, Any]:
     """Prepares a data set and returns what it is; a finished one is left unchanged."""
     output = request.output
-    done = prepared_data.stated(output)
-    if done is not None:
+    if about := prepared_data.stated(output):
         identity = request.identity()
-        if differing := [key for key in identity if done["request"].get(key) != identity[key]]:
+        if differing := [key for key in identity if about["request"].get(key) != identity[key]]:
             what = f"was prepared with another {' and '.join(differing)}"
             raise ConfigError(f"--output={output}: {what}; choose another output")
         console.print(f"{output} is already prepared")
-        if count := sum(decode.is_outdated(reason) for _, reason in done["skipped"]):
+        if count := sum(decode.is_outdated(reason) for _, reason in about["skipped"]):
             lacks = f"lacks {counted(count, 'image')} that could be read now"
             console.warn(f"{output}: {lacks}; delete it to add them")
-        return done
-    used = output.exists() and (not output.is_dir() or any(output.iterdir()))
+        return about
+    occupied = output.exists() and (not output.is_dir() or any(output.iterdir()))
     folders = [source.resolve() for source in request.sources if source.is_dir()]
-    if used or any(output.resolve().is_relative_to(folder) for folder in folders):
+    if occupied or any(output.resolve().is_relative_to(folder) for folder in folders):
         rule = "must be a new or empty directory outside of the sources"
         raise ConfigError(f"--output={output}: {rule}")
-    about: dict[str, Any] = {}
+    about = {}
     with seal.write(output, prepared_data.KIND, about=about) as draft:
         about |= _prepare(request, recipe, console, draft)
     return about
 
 
-def summary(content: Mapping[str, Any]) -> list[str]:
+def summary(about: Mapping[str, Any]) -> list[str]:
     """Lines that summarise a prepared data set."""
-    lines = prepared_data.sizes(content)
-    if content["metadata"]:
-        lines.append(f"metadata: {', '.join(content['metadata'])}")
-    lines += [f"{kind} {place}: {number}" for kind, place, number in content["duplicates"]]
-    if count := content["exif_rotated"]:
+    lines = prepared_data.sizes(about)
+    lines += [f"metadata: {', '.join(about['metadata'])}"] if about["metadata"] else []
+    lines += [f"{kind} {place}: {number}" for kind, place, number in about["duplicates"]]
+    if count := about["exif_rotated"]:
         lines.append(f"EXIF rotation: {counted(count, 'image')} (data.exif_rotation)")
-    return [*lines, f"sha256 {content['sha256']}"]
+    return [*lines, f"sha256 {about['sha256']}"]
 
 
 def archives(name: str, recipe: Recipe) -> tuple[Path, ...]:
@@ -96,7 +93,7 @@ def archives(name: str, recipe: Recipe) -> tuple[Path, ...]:
         theirs = f"{recipe.terms} ({recipe.home}); get it yourself and"
         why = theirs if recipe.home else "it is your own data;"
         raise ConfigError(f"--download: {name} cannot be downloaded: {why} give it as --source")
-    return tuple(cache_dir() / "downloads" / name / wanted.name for wanted in recipe.downloads)
+    return tuple(cache_dir() / "downloads" / name / archive.name for archive in recipe.downloads)
 
 
 def _download(recipe: Recipe, targets: Sequence[Path], console: Console) -> None:
@@ -105,14 +102,14 @@ def _download(recipe: Recipe, targets: Sequence[Path], console: Console) -> None
     console.print(f"owners: {recipe.home}")
     console.print(f"please cite: {recipe.citation}")
     remedy = f"download it in a browser, from {recipe.home}, and give it as --source"
-    for wanted, target in zip(recipe.downloads, targets, strict=True):
-        if target.is_file() and sha256(target) == wanted.sha256:
+    for archive, target in zip(recipe.downloads, targets, strict=True):
+        if target.is_file() and sha256(target) == archive.sha256:
             continue
         target.parent.mkdir(parents=True, exist_ok=True)
-        console.print(f"downloading {wanted.url}")
-        console.start_progress(f"{wanted.name}, MiB", wanted.size // MIB)
-        downloads.fetch(wanted, target, remedy, lambda done: console.update_progress(done // MIB))
-    size = sum(wanted.size for wanted in recipe.downloads) // MIB
+        console.print(f"downloading {archive.url}")
+        console.start_progress(f"{archive.name}, MiB", archive.size // MIB)
+        downloads.fetch(archive, target, remedy, lambda done: console.update_progress(done // MIB))
+    size = sum(archive.size for archive in recipe.downloads) // MIB
     console.print(f"the archives ({size} MiB) stay in {targets[0].parent}")
 
 
@@ -122,59 +119,49 @@ def _prepare(request: Request, recipe: Recipe, console: Console, draft: Path) ->
         _download(recipe, request.sources, console)
     scratch = draft / "scratch"  # unpacked and encoded images, deleted at the end
     scratch.mkdir()
-    given = []
+    folders = []
     for i, source in enumerate(request.sources):
         if recipe.home and source.is_file() and sources.packing(source.name):
             console.print(f"unpacking {source}")
             source = sources.unpack(source, scratch / f"source-{i}")
-        given.append(source)
-    page = understand(recipe, sources.list_files(given), request.options, named)
-    entries = list(page.entries)
-    if not request.subset and (problem := duplicates.incomplete(recipe, entries)):
-        remedy = "give all files, or --subset to accept a part of them"
-        raise DataError("; ".join([problem, *page.stated, remedy]))
+        folders.append(source)
+    page = understand(recipe, sources.list_files(folders), request.options, named)
+    if not request.subset:
+        try:
+            check_counts(recipe, page.entries)
+        except DataError as error:
+            remedy = "give all files, or --subset to accept a part of them"
+            raise DataError("; ".join([str(error), *page.stated, remedy])) from error
     for line in summarise_doubts(page.doubts, named):
         console.print(line)
-    if problem := duplicates.too_few_classes(entries):
-        raise DataError(f"{named}: {problem}")
-
-    console.start_progress("checking images", len(entries))
-    entries, facts, reasons = check_images(
-        entries, scratch / "encoded", request.short_side, request.pixels, console.update_progress
-    )
-    if recipe.counts is None:
-        reasons |= duplicates.find_invalid(entries, facts)
-    skipped = [(entries[i].id, reasons[i]) for i in sorted(reasons)]
-    whole = bool(recipe.home) and not request.subset  # what others measured on
-    sources.leave_out(
-        skipped,
-        len(entries),
-        console.print,
-        strict=request.strict or whole,
-        remedy="accept a part of the data set with --subset" if whole else "leave --strict out",
-    )
-    facts = {i: facts[i] for i in range(len(entries)) if i not in reasons}
-    kept = [entries[i] for i in facts]
-    if problem := duplicates.too_few_classes(kept):
-        raise DataError(f"{named}: {problem}")
-    conflicts = duplicates.label_conflicts(
-        (fact.pixels, entries[i].class_name, entries[i].id) for i, fact in facts.items()
-    )
-    if conflicts:
-        conflicts += f" and listed in {duplicates.TABLE}"
-        console.print(conflicts)
-
-    console.start_progress("writing images", len(kept))
-    written = write_records(draft, kept, not request.pixels, console.update_progress, conflicts)
+    console.start_progress("checking images", len(page.entries))
+    try:
+        with storing(scratch / "encoded", request.short_side, request.pixels) as store:
+            entries, facts, skipped, note = check_images(
+                page.entries,
+                recipe,
+                console.print,
+                strict=request.strict,
+                whole=bool(recipe.home) and not request.subset,  # what others measured on
+                store=store,
+                progress=console.update_progress,
+            )
+    except DataError as error:
+        raise DataError(f"{named}: {error}") from error
+    if note:
+        note += f" and listed in {duplicates.TABLE}"
+        console.print(note)
+    console.start_progress("writing images", len(entries))
+    about = write_records(draft, entries, not request.pixels, console.update_progress, note)
     pairs = duplicates.find_duplicates(entries, facts)
     write_csv(draft / duplicates.TABLE, [("kind", "where", "first", "second"), *pairs])
     numbers = Counter((kind, place) for kind, place, *_ in pairs)
     shutil.rmtree(scratch)
-    return written | {
+    return about | {
         "name": request.name,
         "request": request.identity(),
         "skipped": skipped,
-        "exif_rotated": sum(fact.rotated for fact in facts.values()),
+        "exif_rotated": sum(fact.rotated for fact in facts),
         "duplicates": [(*what, number) for what, number in numbers.items()],
     }
 
@@ -194,28 +181,22 @@ def encode(data: bytes, image: np.ndarray, short_side: int = 0, pixels: bool = F
     return data if decode.is_plain(data) else decode.encode_png(image)
 
 
-def check_images(
-    entries: Sequence[Entry],
-    spool: Path,
-    short_side: int,
-    pixels: bool,
-    progress: Callable[[int], None],
-) -> tuple[list[Entry], dict[int, ImageFacts], dict[int, str]]:
-    """Decodes every image once; usable ones that are not stored as they are go to `spool`.
+@contextlib.contextmanager
+def storing(
+    path: Path, short_side: int, pixels: bool
+) -> Iterator[Callable[[Entry, bytes, np.ndarray], File]]:
+    """`store` of `check_images`, which writes images that are not stored as they are to a file."""
+    lock = threading.Lock()
+    with name_file(path), path.open("wb") as spool:
 
-    Returns the entries with encoded files, facts of the usable and reasons of the unusable ones.
-    """
-    encoded, lock = list(entries), threading.Lock()
-
-    def keep(i: int, data: bytes, image: np.ndarray) -> None:
-        stored = encode(data, image, short_side, pixels)
-        if stored is not data:
+        def store(entry: Entry, data: bytes, image: np.ndarray) -> File:
+            stored = encode(data, image, short_side, pixels)
+            if stored is data:
+                return entry.file
             with lock:
-                encoded[i] = entries[i]._replace(file=File(spool, file.tell(), file.write(stored)))
+                return File(path, spool.tell(), spool.write(stored))
 
-    with name_file(spool), spool.open("wb") as file:
-        facts, reasons = duplicates.inspect_images(entries, progress, keep)
-    return encoded, facts, reasons
+        yield store
 
 
 def write_records(

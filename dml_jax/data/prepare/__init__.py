@@ -1,1 +1,0 @@
-"""Prepares data sets: how a source is understood, listed, checked and written."""
