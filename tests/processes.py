@@ -1,4 +1,4 @@
-"""The commands of the project in processes of their own, and programs that stand in for others."""
+"""The commands of the project in processes of their own, programs that stand in for others, and killed copies."""
 
 import os
 import socket
@@ -59,3 +59,34 @@ def executable(path: Path, text: str) -> Path:
     path.write_text(f"#!/usr/bin/env bash\n{text}\n")
     path.chmod(0o755)
     return path
+
+
+OPERATIONS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "shutil.rmtree")
+KILLED = 9
+
+
+def forked(body: Callable[[], object], killed_at: int = 0) -> int:
+    """The number of a copy of this process that executes the body, and is killed at an operation on files."""
+    if process := os.fork():
+        return process
+    done = 0
+
+    def count(event: str, arguments: object) -> None:
+        nonlocal done
+        if event in OPERATIONS:
+            done += 1
+            if done == killed_at:
+                os._exit(KILLED)
+
+    sys.addaudithook(count)
+    try:
+        body()
+    except BaseException as error:
+        print(repr(error), file=sys.stderr)
+        os._exit(1)
+    os._exit(0)
+
+
+def ended(process: int) -> int:
+    """The exit code of a copy."""
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])

@@ -1,12 +1,10 @@
 """Tables of embeddings: what is written, what is refused, and growth by chunks."""
 
-import errno
 import hashlib
+import itertools
 import json
 import shutil
-import sys
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import pytest
 
 from dml_jax import files, table
 from dml_jax.errors import DataError
+from tests.processes import KILLED, ended, forked
 from tests.tiny_model import identity
 
 ROWS = np.eye(3, 4, dtype=np.float32)
@@ -154,7 +153,9 @@ def test_growth(images: list[str], tmp_path: Path) -> None:
     with table.growing(out, identity(7)) as grown:
         assert grown.missing(images) == images[:4]
         for process in range(2):  # chunk i of n
-            embed(grown.new_chunk(), grown.missing(images)[process:4:2])
+            chunk = grown.new_chunk()
+            assert not chunk.exists()
+            embed(chunk, grown.missing(images)[process:4:2])
     grow(out, images)
     check(out, images)
     moved = [str(Path(name).rename(tmp_path / Path(name).name)) for name in images]
@@ -218,27 +219,17 @@ def test_wrong_rows_are_refused(
     check(out, images)
 
 
-def test_whatever_file_operation_fails(images: list[str], tmp_path: Path) -> None:
+@pytest.mark.filterwarnings("ignore:.*fork")
+def test_killed_at_any_operation(images: list[str], tmp_path: Path) -> None:
     """The next call completes the table; here, three images are new and three have rows."""
-    countdown = [0]
-
-    def fail(event: str, arguments: object) -> None:
-        if countdown[0] and event in ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir"):
-            countdown[0] -= 1
-            if not countdown[0]:
-                raise OSError(errno.EIO, "disk")
-
-    sys.addaudithook(fail)  # cannot be removed, but the countdown stays 0
-    for after in range(1, 999, 3):
-        out = tmp_path / str(after) / "out"
+    for moment in itertools.count(1, 7):
+        out = tmp_path / str(moment) / "out"
         grow(out, images[:3])
-        countdown[0] = after
-        with suppress(OSError):
-            grow(out, images)
-        if countdown[0]:  # there are fewer operations
+        code = ended(forked(lambda out=out: grow(out, images), moment))
+        if code == 0:
             break
+        assert code == KILLED
         grow(out, images)
         check(out, images)
-        assert {path.name for path in out.parent.iterdir()} <= {"out", ".out.chunks.lock"}
-    countdown[0] = 0
-    assert 60 < after < 999
+        assert [path.name for path in out.parent.iterdir() if path.suffix != ".lock"] == ["out"]
+    assert moment > 60

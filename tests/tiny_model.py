@@ -1,10 +1,5 @@
-"""A model for images of any size without a run behind it; and a command that embeds with it and is
-killed."""
+"""A model for images of any size without a run behind it."""
 
-import json
-import os
-import signal
-import sys
 from typing import Any
 
 import jax
@@ -56,54 +51,3 @@ class Tiny(Model):
         crops = np.stack([transform(image) for image in images]).reshape(len(images), -1)
         rows = crops.astype(np.float64) @ self.matrix.astype(np.float64)
         return rows / np.linalg.norm(rows, axis=1, keepdims=True)
-
-
-def embed_killed_at(moment: int, output: str, photos: str) -> int:
-    """Runs `dml-jax embed` in a fork of this process, which is killed before its `moment`-th change
-    of the names in the output's directory, or not at all.
-
-    Returns:
-      The exit code, or minus the number of the signal.
-    """
-    child = os.fork()
-    if child:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-    import dml_jax
-    from dml_jax.commands import cli, embed
-    from dml_jax.inference import bulk_embedding
-
-    count = 0
-
-    def kill(event: str, arguments: tuple[Any, ...]) -> None:
-        nonlocal count
-        if event in ("os.rename", "os.mkdir", "os.remove", "os.rmdir") and (
-            arguments[-1] != -1  # a name in an open directory
-            or os.path.dirname(output) in os.fspath(arguments[0])
-        ):
-            count += 1
-            if count == moment:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    sys.addaudithook(kill)
-    dml_jax.load = lambda *_, **__: Tiny()  # type: ignore[assignment]
-    bulk_embedding.ROWS = 8
-    sys.argv = ["embed", "--model=w", f"--output={output}", photos]
-    code = cli.exit_code(lambda: embed.execute(sys.argv[1:]))
-    sys.stdout.flush()
-    os._exit(code)
-
-
-if __name__ == "__main__":
-    # Photographs, folder of outputs, and each how many moments; prints the exit codes by moment,
-    # the last one after the end.
-    photos, outputs, step = sys.argv[1:]
-    os.makedirs(outputs, exist_ok=True)
-    codes: dict[int, list[int]] = {}
-    for moment in range(1, 1000, int(step)):
-        output = os.path.join(outputs, f"killed at {moment}")
-        codes[moment] = [embed_killed_at(moment, output, photos)]
-        if codes[moment] != [-signal.SIGKILL]:
-            break
-        codes[moment].append(embed_killed_at(0, output, photos))
-    print(json.dumps(codes))

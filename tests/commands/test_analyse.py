@@ -20,7 +20,6 @@ from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.records import workdir
 from tests.commands.analysed import figures, table, tiny, write
-from tests.commands.conftest import Fails
 
 MADE = ("retrieval", "classes", "components", "overfitting", "spectra", "tsne")
 
@@ -91,12 +90,6 @@ def test_models_side_by_side(run: Path, other: Path, tmp_path: Path) -> None:
     assert figures(report) == ["components"]
     assert f"{run}, {other},untrained on 896 images of 5 classes of digits (test)" in report
     assert not (other / "analysis").exists()
-
-
-def test_one_command_at_a_time(run: Path, fails: Fails) -> None:
-    with files.locked(run / "analysis"):
-        found = fails(analyse, f"--model={run}", "--what=tsne")
-    assert f"{run / 'analysis'}: another command is writing here; wait until it has finished" in found
 
 
 def test_help_lists_every_analysis() -> None:

@@ -6,29 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from dml_jax.commands import check, cli
+from dml_jax.commands import check
 from dml_jax.config import Data, Evaluation, Train, fields
 from dml_jax.errors import ConfigError
 from dml_jax.lab import conformance, plugins
 from dml_jax.methods import baseline
+from tests.commands.conftest import Execute
 
 ROOT = Path(__file__).parents[2]
-PLUGINS = {
-    "loss.attraction": "loss",
-    "distance.poincare": "distance",
-    "sampler.one_against_many": "sampler",
-    "optimizer.lion": "optimizer",
-    "schedule.restarts": "schedule",
-    "metric.last_hit": "metric",
-    "refine.expand": "refine",
-    "method": "method",
-    "network": "backbone",
-    "photos": "data",
-    "relation.shared_tags": "relation",
-    "tagged": "data",
-    "sentences": "data",
-}
-OTHER_FILES = {  # of tests/plugins: (the only plug-in in it, its kind), or None
+PLUGINS = {  # of tests/plugins, and their kinds
+    "loss.attraction": "loss", "distance.poincare": "distance", "sampler.one_against_many": "sampler",
+    "optimizer.lion": "optimizer", "schedule.restarts": "schedule", "metric.last_hit": "metric",
+    "refine.expand": "refine", "method": "method", "network": "backbone", "photos": "data",
+    "relation.shared_tags": "relation", "tagged": "data", "sentences": "data",
+}  # fmt: skip
+OTHER_FILES = {  # of tests/plugins: the kind of the only plug-in in it, or None
     "comparison": None, "experiment": None, "graded": None, "own_loop": None, "text": None,
     "two_towers": "method", "text_encoder": "backbone",
 }  # fmt: skip
@@ -43,84 +35,59 @@ RANDOM = "        rng = np.random.default_rng((seed, step))\n"
 SEPARATES, GRADIENT, TWICE = "minimising it", "the gradient equals", "the same result when"
 IMAGES = "images_per_class has an effect"
 EARLIER, EPOCH = "independent of earlier batches", "two epochs contain most images"
+BATCH = f"{SAMPLER}    def batch(step):\n{RANDOM}        return "
 # By code: the beginnings of the rules that fail, or of the error.
 MISTAKES = {
     # losses
-    f"{LOSS}    return 0.0 * d.sum()": (SEPARATES,),
     f"{LOSS}    return jnp.where(same, jnp.exp(-d), d).mean()": (SEPARATES,),
-    f"{LOSS}    return jnp.exp(-d).mean()": (SEPARATES,),
-    f"{LOSS}    d = jnp.where(same, jax.lax.stop_gradient(d), d)\n{ATTRACTION}": (
-        GRADIENT, SEPARATES,
-    ),
+    f"{LOSS}    d = jnp.where(same, jax.lax.stop_gradient(d), d)\n{ATTRACTION}": (GRADIENT, SEPARATES),
     f"{LOSS}    return jnp.where(same, d, jnp.exp(-d))[:64].mean()": ("rows matter",),
-    f"{LOSS}    d = jnp.sqrt(d)\n{ATTRACTION}": (
-        *("finite value",) * 5, GRADIENT, SEPARATES,
-    ),
+    f"{LOSS}    d = jnp.sqrt(d)\n{ATTRACTION}": (*("finite value",) * 5, GRADIENT, SEPARATES),
     f"def a(embeddings, labels):\n{X}    return x.sum(axis=1)": ("returns a scalar", "TypeError"),
-    f"def a(embeddings, labels):\n{X}    return (jnp.arange(len(x)) * x[:, 0] ** 2).sum()": (
-        "rows matter", SEPARATES,
+    f"calls = []\n{LOSS}    calls.append(1)\n    d = d * len(calls)\n{ATTRACTION}": (TWICE, "rows matter"),
+    "from dml_jax.config.fields import Positive\n"
+    f"def a(embeddings, labels, *, scale: Positive = -1.0):\n{SQUARES}{SAME}    d = d * scale\n{ATTRACTION}": (
+        "default options.scale",
     ),
-    f"calls = []\n{LOSS}    calls.append(1)\n    d = d * len(calls)\n{ATTRACTION}": (
-        TWICE, "rows matter",
-    ),
-    f"from dml_jax.config.fields import Positive\ndef a(embeddings, labels, *, scale: Positive = "
-    f"-1.0):\n{SQUARES}{SAME}    d = d * scale\n{ATTRACTION}": ("default options.scale",),
-    f"def a(embeddings, labels, *, scale=2.0):\n{SQUARES}{SAME}{ATTRACTION}": ("scale has",),
+    f"def a(embeddings, labels, *, scale=2.0, k=2):\n{SQUARES}{SAME}{ATTRACTION}": ("scale has", "k has"),
     f"def a(embeddings, labels, *, key):\n{SQUARES}{SAME}{ATTRACTION}": ("key has",),
-    f"def a(embeddings, labels, *, key):\n{SQUARES}{SAME}    d *= jax.random.bernoulli(key, 0.5, "
-    f"d.shape) + jax.random.uniform(key, d.shape)\n{ATTRACTION}": ("KeyReuseError",),
+    f"def a(embeddings, labels, *, key):\n{SQUARES}{SAME}    d *= jax.random.bernoulli(key, 0.5, d.shape)\n"
+    f"    d += jax.random.uniform(key, d.shape)\n{ATTRACTION}": ("KeyReuseError",),
     f"def a(embeddings, labels, *, candidates=None):\n{SQUARES}{SAME}{ATTRACTION}": (
         "candidates has", "their relation has",
     ),
-    "from dml_jax.losses.pairwise import WeightedCandidates\ndef a(embeddings, labels, *, "
-    f"candidates: WeightedCandidates = None):\n{X}{SAME}    y = x if candidates is None else "
-    "candidates.embeddings\n    if candidates is not None:\n        same = candidates[1] > 0\n"
+    "from dml_jax.losses.pairwise import WeightedCandidates\n"
+    f"def a(embeddings, labels, *, candidates: WeightedCandidates = None):\n{X}{SAME}"
+    "    y = x if candidates is None else candidates.embeddings\n"
+    "    same = same if candidates is None else candidates[1] > 0\n"
     f"    d = ((x[:, None] - y[None]) ** 2).sum(2)\n{ATTRACTION}": ("weights of pairs has",),
-    "def a(embeddings, labels):\n    return jnp.where(labels[:, None] == labels[None], "
-    "((embeddings[:, None] - embeddings[None]) ** 2).sum(2), 1.0).mean()": ("float32 for",),
+    f"def a(embeddings, labels, *, weights=None):\n{SQUARES}{SAME}{ATTRACTION}": ("weights of",),
+    f"def a(embeddings, labels):\n    x = embeddings\n{SQUARES.removeprefix(X)}{SAME}"
+    "    return jnp.where(same, d, 1.0).mean()": ("float32 for",),
     # distances
     "def a(x, y):\n    return jnp.abs(x[:, None] - y[None]).sum(2) * x[:, :1]": ("mine.a must",),
-    "def a(x, y):\n    return ((x[:, None] - y[None]) ** 2).sum(2) / x.std()": (
-        "compares rows", "finite value",
-    ),
+    "def a(x, y):\n    return ((x[:, None] - y[None]) ** 2).sum(2) / x.std()": ("compares rows", "finite value"),
     "def a(x, y):\n    return jnp.ones((len(x), len(y)))": ("d(x, x) < d(x, y)",),
     "def a(x, y):\n    return x @ y.T": ("d(x, x) <=", "d(x, x) <"),
-    "def a(x, y):\n    return jnp.sqrt(((x[:, None] - y[None]) ** 2).sum(2))": (
-        "finite value",
-    ) * 5,
+    "def a(x, y):\n    return ((x[:, None] - y[None]) ** 2).sum(2) + np.random.rand()": (TWICE,),
     # samplers
-    f"calls = []\n{SAMPLER}    def batch(step):\n        calls.append(step)\n        return "
-    f"np.arange(len(calls), len(calls) + batch_size) % n\n{BATCHES}": (EARLIER, EPOCH),
-    f"{SAMPLER}    def batch(step):\n        return np.random.default_rng(seed).integers(0, n, "
-    f"batch_size)\n{BATCHES}": ("the step", IMAGES, "an epoch", EPOCH),
-    f"{SAMPLER}    def batch(step):\n{RANDOM}        return rng.choice(np.flatnonzero(labels == "
-    f"step % 10), batch_size)\n{BATCHES}": (IMAGES, "most batches"),
-    f"{SAMPLER}    def batch(step):\n{RANDOM}        return rng.choice(np.flatnonzero(labels < 5), "
-    f"batch_size)\n{BATCHES}": (IMAGES, "an epoch", EPOCH),
-    f"{SAMPLER}    first = np.unique(labels, return_index=True)[1]\n    def batch(step):\n{RANDOM}"
-    f"        return rng.choice(first, batch_size)\n{BATCHES}": (IMAGES, EPOCH),
-    f"{SAMPLER}    def batch(step):\n{RANDOM}        return np.full(batch_size, rng.integers(n))\n"
-    f"{BATCHES}": (IMAGES, "most batches", EPOCH),
-    f"{SAMPLER}    def batch(step):\n{RANDOM}        return rng.integers(n, size=8)\n{BATCHES}": (
-        "batches are int64 [8]",
+    f"calls = []\n{SAMPLER}    def batch(step):\n        calls.append(step)\n"
+    f"        return np.arange(len(calls), len(calls) + batch_size) % n\n{BATCHES}": (EARLIER, EPOCH),
+    f"{BATCH}np.random.default_rng(seed).integers(0, n, batch_size)\n{BATCHES}": (
+        "the step", IMAGES, "an epoch", EPOCH,
     ),
+    f"{BATCH}rng.choice(np.flatnonzero(labels == step % 10), batch_size)\n{BATCHES}": (IMAGES, "most batches"),
+    f"{BATCH}rng.integers(n, size=8)\n{BATCHES}": ("batches are int64 [8]",),
     # the others
     "def a(weight_decay):\n    return optax.scale(-1.0)": ("steps against", "weight_decay shrinks"),
+    "def a(weight_decay):\n    still = optax.masked(optax.set_to_zero(), {'kernel': True, 'bias': False})\n"
+    "    return optax.chain(still, optax.add_decayed_weights(weight_decay))": ("steps against",),
     "def a(steps):\n    return lambda step: 1.0 - step / steps": ("factors are",),
     "def a(steps):\n    return lambda step: 1.0 + 0 * step": ("the step has",),
     "def a(hits):\n    return np.flatnonzero(hits)": ("is array",),
     "def a(hits):\n    return np.random.rand()": (TWICE,),
     "def a(hits):\n    return 0.5": ("hits at the first",),
     "def a(hits, *, grades):\n    return np.argmax(hits)": ("grades have",),
-    f"def a(embeddings, labels, *, k=2):\n{SQUARES}{SAME}{ATTRACTION}": ("k has",),
-    f"def a(embeddings, labels, *, weights=None):\n{SQUARES}{SAME}{ATTRACTION}": ("weights of",),
-    f"{SAMPLER}    def batch(step):\n{RANDOM}        return rng.permutation(n)[:batch_size]\n"
-    f"{BATCHES}": (IMAGES,),
-    "def a(x, y):\n    return ((x[:, None] - y[None]) ** 2).sum(2) + np.random.rand()": (TWICE,),
-    "def a(weight_decay):\n    still = optax.masked(optax.set_to_zero(), {'kernel': True, 'bias': "
-    "False})\n    return optax.chain(still, optax.add_decayed_weights(weight_decay))": (
-        "steps against",
-    ),
     "def a(names, others):\n    return np.array([[len(names)] * len(others)] * len(names))": (
         "independent of other names",
     ),
@@ -129,9 +96,6 @@ MISTAKES = {
     "def a(names, others):\n    return 1.0 * (names[:, None] != others[None])": ("each class",),
     "def a(queries, gallery):\n    queries *= 2\n    return queries": (TWICE,),
     "def a(queries, gallery):\n    return queries[::-1]": ("queries of",),
-    "def a(queries, gallery):\n    return np.random.default_rng(0).normal(size=queries.shape)": (
-        "queries of",
-    ),
 }  # fmt: skip
 
 
@@ -180,22 +144,16 @@ def test_every_file_of_the_plugins_is_recognised() -> None:
                 plugins.find_plugins(f"tests.plugins.{name}")
 
 
-@pytest.mark.parametrize(
-    ("signature", "kind"),
-    [
-        ("x, labels, *, scale=1.0", "loss"),
-        ("labels, embeddings", "loss"),
-        ("names, others, *, depth=2", "relation"),
-        ("labels, batch_size, *, images_per_class=4, seed=0", "sampler"),
-        ("labels", None),
-        ("x, y, p=2", "distance"),
-        ("x", None),
-        ("", None),
-    ],
-)
+SIGNATURES = {
+    "x, labels, *, scale=1.0": "loss", "labels, embeddings": "loss", "x, y, p=2": "distance",
+    "labels, batch_size, *, images_per_class=4, seed=0": "sampler", "names, others, *, depth=2": "relation",
+    "labels": None, "x": None, "": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("signature", "kind"), SIGNATURES.items())
 def test_kinds_are_known_by_the_arguments(signature: str, kind: str | None) -> None:
-    function = eval(f"lambda {signature}: 0")
-    assert plugins.kind_of(function) == kind
+    assert plugins.kind_of(eval(f"lambda {signature}: 0")) == kind
 
 
 def test_keys_are_those_that_options_declare_and_the_guide_names() -> None:
@@ -236,20 +194,12 @@ def test_mistakes(code: str, folder: Path) -> None:
     assert all(one.where.startswith(str(folder / "mine.py")) for one in failed)
 
 
-def test_a_line_and_the_exit_code(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_line_and_the_exit_code(folder: Path, execute: Execute) -> None:
     (folder / "mine.py").write_text("def a(hits):\n    return 1 / 0\n")
-    monkeypatch.setenv("HOME", str(folder))
-    seen: list[Path | None] = []
-    examine = conformance.check
-    monkeypatch.setattr(conformance, "check", lambda *x: (seen.append(x[-1]), examine(*x))[1])
-    assert cli.exit_code(lambda: check.execute(["mine.a", "--workdir=~/runs"])) == 2
-    assert seen == [folder / "runs"]
-    shown = capsys.readouterr()
-    assert "ZeroDivisionError: division by zero" in shown.out
-    assert "mine.py:2" in shown.out.replace("\n", "").replace(" ", "")
-    assert shown.err == "error: mine.a: 1 check failed\n"
+    code, out, err = execute(check, "mine.a", "--alone")
+    assert (code, err) == (2, "error: mine.a: 1 check failed\n")
+    assert "ZeroDivisionError: division by zero" in out
+    assert "mine.py:2" in out.replace("\n", "").replace(" ", "")
 
 
 @pytest.mark.slow

@@ -1,9 +1,7 @@
-"""The command that embeds folders: what is written, continued, refused, divided and left out;
-killed at any moment."""
+"""The command that embeds folders: what is written, continued, refused, divided and left out."""
 
 import json
 import os
-import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -15,12 +13,11 @@ import pytest
 from PIL import Image
 
 import dml_jax
-from dml_jax import console, files, table
+from dml_jax import table
 from dml_jax.commands import embed
 from dml_jax.inference import bulk_embedding
 from tests.commands.conftest import Execute
 from tests.data import pictures
-from tests.processes import command
 from tests.tiny_model import DIM, Tiny
 
 COUNT = 20  # images, in three chunks of at most 8 rows
@@ -54,10 +51,6 @@ def stop_after(files: int, monkeypatch: pytest.MonkeyPatch) -> None:
                 yield rows
 
     monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Failing())
-
-
-def written(output: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in output.iterdir()}
 
 
 def test_the_output_and_what_follows_it(run: Execute, photos: Path) -> None:
@@ -150,14 +143,6 @@ def test_changes_of_the_images(run: Execute, photos: Path, monkeypatch: pytest.M
     check_as_from_scratch(run)
 
 
-def test_the_progress_has_the_rates(run: Execute, monkeypatch: pytest.MonkeyPatch) -> None:
-    texts: list[str] = []
-    monkeypatch.setattr(console.Console, "update_progress", lambda _, done, text: texts.append(text))
-    assert run()[0] == 0
-    assert len(texts) == 2
-    assert all(re.fullmatch(r"\d+ images/s, a core decodes \d+", text) for text in texts)
-
-
 def test_another_model_is_refused(run: Execute, monkeypatch: pytest.MonkeyPatch) -> None:
     stop_after(1, monkeypatch)
     assert run()[0] == 130
@@ -170,14 +155,6 @@ def test_another_model_is_refused(run: Execute, monkeypatch: pytest.MonkeyPatch)
     chunk.rename(chunk.with_name("notes"))
     problem = "is not a chunk of embeddings; give another directory"
     assert run()[2] == f"error: {chunk.with_name('notes')}: {problem}\n"
-
-
-def test_two_commands_do_not_write_at_once(run: Execute) -> None:
-    run()
-    chunks = Path("out.chunks").resolve()
-    with files.locked(chunks):
-        problem = "another command is writing here; wait until it has finished"
-        assert run()[2] == f"error: {chunks}: {problem}\n"
 
 
 def test_unusable_images(run: Execute, photos: Path) -> None:
@@ -239,19 +216,3 @@ def test_what_is_left_out_is_said(run: Execute, photos: Path) -> None:
         "photos: left out, because dml_jax has written them: run (a run)",
         "photos: skipped 3 files other than images (.cr2: 2, no suffix: 1)",
     ]
-
-
-@pytest.mark.parametrize("step", [13, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_command_killed_at_any_moment(photos: Path, tmp_path: Path, step: int) -> None:
-    """Each time in a new output; the same command then gives the same files, bit for bit."""
-    folder = tmp_path / "outputs"
-    program = "-m", "tests.tiny_model"
-    done = command(str(photos), str(folder), str(step), program=program)
-    codes = json.loads(done.stdout.splitlines()[-1])
-    assert [*codes.values()] == [[-9, 0]] * (len(codes) - 1) + [[0]]
-    assert len(codes) * step > 30
-    outputs = [folder / f"killed at {moment}" for moment in codes]
-    # A killed command may leave its lock, which nobody holds.
-    assert {path for path in folder.iterdir() if path.suffix != ".lock"} == {*outputs}
-    for output in outputs:
-        assert written(output) == written(outputs[-1]), output

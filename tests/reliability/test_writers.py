@@ -1,8 +1,5 @@
-"""Every writer of files that are read again: killed at every operation on files, and two of them at
-once."""
+"""Every writer of files that are read again: killed at every operation on files, and two of them at once."""
 
-import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -12,10 +9,10 @@ import pytest
 
 from dml_jax import files, seal, table
 from dml_jax.train.records import workdir
+from tests.processes import KILLED, ended, forked
 from tests.tiny_model import identity
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*fork")]
-OPERATIONS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "shutil.rmtree")
 
 
 class Writer(NamedTuple):
@@ -33,9 +30,10 @@ def write_embeddings(path: Path, version: int) -> None:
 
 def read_embeddings(path: Path) -> int:
     found = table.read(path)
-    (version,) = {*found.embeddings.ravel(), *found.labels, *(int(name.partition("-")[0]) for name in found.ids)}
+    versions = {*map(int, found.embeddings.ravel()), *found.labels.tolist()}
+    (version,) = versions | {int(name.partition("-")[0]) for name in found.ids}
     assert found.seal.identity == identity(version)
-    return int(version)
+    return version
 
 
 def write_run(path: Path, version: int) -> None:
@@ -44,42 +42,11 @@ def write_run(path: Path, version: int) -> None:
         write_embeddings(path / "embeddings" / "test", version)
 
 
-def write_number(path: Path, version: int) -> None:
-    files.write_json(path, version)
-
-
 WRITERS = {
     "embeddings": Writer(write_embeddings, read_embeddings),
-    "file": Writer(write_number, lambda path: int(path.read_text())),
+    "file": Writer(files.write_json, lambda path: int(path.read_text())),
     "run": Writer(write_run, lambda path: read_embeddings(path / "embeddings" / "test")),
 }
-
-
-def forked(body: Callable[[], object], killed_at: int = 0) -> int:
-    """The process number of a copy of this process that executes the body, and is killed at an
-    operation on files."""
-    if process := os.fork():
-        return process
-    done = 0
-
-    def count(event: str, arguments: object) -> None:
-        nonlocal done
-        if event in OPERATIONS:
-            done += 1
-            if done == killed_at:
-                os._exit(9)
-
-    sys.addaudithook(count)
-    try:
-        body()
-    except BaseException as error:
-        print(repr(error), file=sys.stderr)
-        os._exit(1)
-    os._exit(0)
-
-
-def ended(process: int) -> int:
-    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
 
 @pytest.fixture
@@ -96,9 +63,9 @@ def path(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 @pytest.mark.parametrize("name", WRITERS)
 def test_killed_at_every_operation(name: str, path: Path) -> None:
     """The old or the new version is there, and the next writer removes what the killed one left."""
-    writer, points, code = WRITERS[name], 0, 9
+    writer, points, code = WRITERS[name], 0, KILLED
     writer.write(path, 1)
-    while code == 9:
+    while code == KILLED:
         points += 1
         code = ended(forked(lambda: writer.write(path, 2), points))
         assert writer.read(path) in (1, 2), points
