@@ -15,7 +15,7 @@ import dml_jax
 from dml_jax.data import formats, sessions
 from dml_jax.data.sources import Options
 from dml_jax.evaluation import open_set
-from dml_jax.evaluation.expectations import ALWAYS, Choice, expected
+from dml_jax.evaluation.expectations import expected
 from dml_jax.evaluation.open_set import Photographs
 
 RATES = 0.05, 0.1, 0.2, 0.3
@@ -48,13 +48,13 @@ def draw(taken: Photographs, asked: np.ndarray, seed: int, *, calibrate: bool) -
     others = open_set.margins(classifier.scores(taken.rows[strangers]), candidates)[1]
     limits = [np.quantile(others, 1 - rate) for rate in RATES]
     held = 0
-    for choice in (ALWAYS, *(Choice("reject", rate) for rate in RATES)):
-        point = expected(measured, choice)
+    for rate in (None, *RATES):
+        point = expected(measured, rate)
         accepted = margins >= point.limit
         for share, (_, low, high) in (
             ((right & accepted).mean(), point.right),
             ((~right & accepted).mean(), point.wrong),
-            ((others >= point.limit).mean(), point.strangers),
+            ((others >= point.limit).mean(), point.strangers_accepted),
         ):
             held += low <= share <= high
     shares = open_set.probabilities(scores, candidates, float(measured.temperature)).max(axis=1)

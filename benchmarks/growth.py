@@ -81,17 +81,15 @@ def ami(count: int, folder: Path) -> None:
 def enrolled(count: int) -> Any:
     """An index of embeddings, without other classes."""
     from dml_jax.evaluation.open_set import Photographs
-    from dml_jax.inference.gallery import Enrolled
+    from dml_jax.inference.enrolled import Enrolled
     from dml_jax.inference.index import Index
 
     rows, labels = embedded(count)
-    none = Photographs(rows[:0], labels[:0], np.zeros(0, np.str_))
-    facts = {"method_distance": "", "unseen": lambda: (none, []), "training_classes": list}
-    model: Any = SimpleNamespace(**facts)
-    index = Index(model)
-    items = [Enrolled(str(label), f"{i}.jpg", str(i), "") for i, label in enumerate(labels)]
-    index.hold(items, rows)
-    return index
+    none = Photographs(rows[:0], *np.zeros((2, 0), np.str_))
+    model: Any = SimpleNamespace(method_distance="", training_classes=list)
+    named = zip(map(str, labels), rows, strict=True)
+    items = [Enrolled(name, f"{i}.jpg", str(i), "", row) for i, (name, row) in enumerate(named)]
+    return Index(model, items, none)
 
 
 def index(count: int, folder: Path) -> None:

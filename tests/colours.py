@@ -20,14 +20,14 @@ class Colours:
     identity, method_distance, runtime, lacks_graph = identity(0), False, "jax", False
     shape, listed, embedded, trained = (8, 8), EmbeddingModel.listed, 0, ()
 
-    def unseen(self) -> tuple[Photographs, list[str]]:
+    def unseen(self) -> Photographs:
         """Twenty classes of ten images in all directions."""
         rng = np.random.default_rng(0)
         rows = np.repeat(rng.standard_normal((20, 4)), 10, axis=0)
         rows += 0.1 * rng.standard_normal((200, 4))
         rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
-        names = [f"other {i}" for i in range(20)]
-        return Photographs(rows, np.arange(200) // 10, np.tile(["a", "b"], 100)), names
+        names = np.repeat([f"other {i:02d}" for i in range(20)], 10)
+        return Photographs(rows, names, np.tile(["a", "b"], 100))
 
     def training_classes(self) -> list[str]:
         return list(self.trained)
@@ -59,8 +59,8 @@ class Colours:
 class Alone(Colours):
     """A model without images of other classes."""
 
-    def unseen(self) -> tuple[Photographs, list[str]]:
-        return Photographs(np.zeros((0, 0)), np.zeros(0, int), np.zeros(0, "U1")), []
+    def unseen(self) -> Photographs:
+        return Photographs(np.zeros((0, 0), np.float32), *np.zeros((2, 0), "U1"))
 
 
 def picture(path: Path, colour: str, level: int = 0) -> str:

@@ -183,7 +183,7 @@ def decision(options: argparse.Namespace) -> dict[str, float | None]:
     from dml_jax.evaluation import expectations  # whose import is slow
 
     limit = {key: getattr(options, key) for key in ("reject", "min_probability")}
-    expectations.choice(**limit)
+    expectations.check(**limit)
     return limit
 
 

@@ -27,17 +27,19 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from dml_jax.class_names import normalised
+from dml_jax.class_names import near_equal, normalised
 from dml_jax.commands import cli, jax_setup
-from dml_jax.errors import printable
-from dml_jax.files import directory, write_rows
+from dml_jax.errors import counted, printable
+from dml_jax.files import directory, locked, write_rows
 
 if TYPE_CHECKING:
-    from dml_jax.inference.index import Answer
+    from dml_jax.inference.enrolled import OnBad
+    from dml_jax.inference.index import Answer, Index
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -86,55 +88,128 @@ def execute(arguments: list[str]) -> None:
     adds = options.paths and not options.classify
     problem = f"--index={path}: there is no index; enroll classes first"
     cli.require(adds or path.exists(), problem)
-    from dml_jax.data import formats, sessions
-    from dml_jax.evaluation import expectations
+    from dml_jax.data import formats
     from dml_jax.inference import enrollment, graphs, inputs
     from dml_jax.inference.index import Index
 
     warn = partial(print, file=sys.stderr)
+    on_bad = None if options.strict else warn
     files = inputs.image_files(options.paths, warn) if options.classify else []
     read = partial(formats.class_folders, options=cli.layout(options))
     classes = read(options.paths) if adds else {}
     others = read([options.calibrate]) if options.calibrate else {}
     labelled = read([options.check]) if options.check else {}
     model = jax_setup.load(options)
-    session_of, guessed = sessions.by_file((classes, others), options.session, warn)
-    on_bad = None if options.strict else warn
     if options.list:
-        for name, count in Counter(item.name for item in Index.load(model, path).items).items():
+        names = [item.name for item in Index.load(model, path).items.values()]
+        for name, count in Counter(names).items():
             print(f"{count}\t{printable(name)}")
     elif options.classify:
-        index = Index.load(model, path)
-        index.expect(**limit)  # refuses before images are embedded
-        usable, rows = index.embed(files, on_bad)
-        names = [printable(files[i]) for i in usable]
-        cli.require(names, "none of the images can be used; the reasons are listed above")
-        answers = index.classify(rows, top=options.top, **limit)
-        nearest = [printable(index.images[answer.nearest]) for answer in answers]
-        answered = list(zip(names, answers, nearest, strict=True))
-        if options.format == "json":
-            images = [{"image": n, **a.as_json(), "nearest": e} for n, a, e in answered]
-            document = {"model": options.model, "index": options.index, "images": images}
-            print(json.dumps(document, indent=1))
-        else:
-            write_rows(sys.stdout, _rows(answered))
+        _classify(Index.load(model, path), files, options, limit, on_bad)
     else:
-        index = enrollment.update(
-            model,
-            path,
-            remove=options.remove,
-            rename=options.rename,
-            merge=options.merge,
-            enroll=classes,
-            calibrate=others,
-            sessions=session_of,
-            guessed=guessed,
-            choice=(choice := expectations.choice(**limit)),
-            on_bad=on_bad,
-        )
+        changes = any((classes, others, options.remove, options.rename, options.merge))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.resolve().with_name(f"{path.resolve().name}.update")
+        with locked(lock) if changes else nullcontext():
+            index = Index.load(model, path) if path.exists() else Index(model)
+            done, known, doubts = _change(index, options, classes, others, on_bad)
+            lines = enrollment.report(index, limit)
+            if done:
+                index.save(path)
+        if known:
+            done += ["nothing new"] * (not done) + [f"{counted(known, 'image')} enrolled already"]
+        total = f"{counted(len(index.images), 'image')} of {counted(len(index.classes), 'class')}"
+        print(f"{path}: {'; '.join([*done, f'now {total}'])}")
+        if doubts:
+            print(f"doubt: {'; '.join(doubts)}")
+        print("\n".join(lines))
         if labelled:
-            print(enrollment.comparison(index, labelled, options.check, choice, on_bad))
+            print(enrollment.comparison(index, labelled, options.check, limit, on_bad))
     graphs.make(model)
+
+
+def _change(
+    index: Index, options: argparse.Namespace, classes: Any, others: Any, on_bad: OnBad
+) -> tuple[list[str], int, list[str]]:
+    """Changes an index in the order of the options; returns what was done, the number of images
+    that were enrolled already, and doubts.
+
+    Args:
+      classes, others: images by class, to enroll and to calibrate on.
+    """
+    from dml_jax.data import sessions
+    from dml_jax.inference.enrolled import KNOWN, NEW, OTHER_SESSION
+
+    session_of, guessed = sessions.by_file(
+        (classes, others), options.session, partial(print, file=sys.stderr)
+    )
+    taken, taken_of_others = (
+        {name: [session_of[file] for file in files] for name, files in each.items()}
+        for each in (classes, others)
+    )
+    done, known = list[str](), 0
+    for name in options.remove:
+        done.append(f"removed {printable(name)}, {counted(index.remove(name), 'image')}")
+    for old, new in options.rename:
+        index.rename(old, new)
+        done.append(f"renamed {printable(old)}:{printable(new)}")
+    for name, into in options.merge:
+        index.merge(name, into)
+        done.append(f"merged {printable(name)}:{printable(into)}")
+    doubts, shared = list(_near_equal(index, classes)), index.shared()
+    if classes:
+        added = index.add(classes, taken, on_bad)
+        count = counted(sum(map(len, classes.values())), "image")
+        cli.require(index.items, f"none of {count} can be used; the reasons are listed above")
+        known = added.pop(KNOWN, 0)
+        done += [f"{counted(number, 'image')} {printable(what)}" for what, number in added.items()]
+        if guessed and {NEW, OTHER_SESSION} & added.keys():
+            done.append(guessed)
+    if others:
+        index.calibrate(others, taken_of_others, on_bad)
+        done.append(f"calibrated on {counted(len(others), 'class')}")
+    if twice := [files for files in index.shared() if files not in shared]:
+        names, files = (" and ".join(map(printable, of)) for of in (twice[0], twice[0].values()))
+        more = f", and {counted(len(twice) - 1, 'image')} more" if len(twice) > 1 else ""
+        doubts.append(
+            f"the same image is in the classes {names}: {files}{more}; one label at most is "
+            "right, all are kept"
+        )
+    return done, known, doubts
+
+
+def _near_equal(index: Index, classes: Mapping[str, Any]) -> Iterator[str]:
+    """Doubts about names of new classes; those among them are reported when they are read."""
+    for group in near_equal([*index.classes, *classes]):
+        added = [name for name in group if name not in index.classes]
+        if 0 < len(added) < len(group):
+            names = " and ".join(map(printable, group))
+            pair = f"{added[0]}:{next(name for name in group if name not in added)}"
+            yield (
+                f"{names} are near-equal names of different classes; if they are one class, "
+                f"--merge={pair!r}, else --rename one"
+            )
+
+
+def _classify(
+    index: Index, files: list[str], options: argparse.Namespace, limit: Any, on_bad: OnBad
+) -> None:
+    """Prints the answers to images."""
+    from dml_jax.inference import enrolled
+
+    index.expect(**limit)  # refuses before images are embedded
+    usable, rows = enrolled.embed(index.model, files, on_bad)
+    names = [printable(files[i]) for i in usable]
+    cli.require(names, "none of the images can be used; the reasons are listed above")
+    answers = index.classify(rows, top=options.top, **limit)
+    nearest = [printable(index.images[answer.nearest]) for answer in answers]
+    answered = list(zip(names, answers, nearest, strict=True))
+    if options.format == "json":
+        images = [{"image": n, **a.as_json(), "nearest": e} for n, a, e in answered]
+        document = {"model": options.model, "index": options.index, "images": images}
+        print(json.dumps(document, indent=1))
+    else:
+        write_rows(sys.stdout, _rows(answered))
 
 
 def _rows(answered: Sequence[tuple[str, Answer, str]]) -> list[list[str]]:

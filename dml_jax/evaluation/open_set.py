@@ -46,7 +46,7 @@ class Photographs(NamedTuple):
     """Embeddings of labelled photographs."""
 
     rows: np.ndarray  # float32 [N, D], of unit length
-    labels: np.ndarray  # int64 [N]
+    labels: np.ndarray  # int64 [N], or names of classes
     sessions: np.ndarray  # strings [N], "" if unknown
 
     def where(self, chosen: np.ndarray) -> "Photographs":
@@ -54,15 +54,15 @@ class Photographs(NamedTuple):
         return Photographs(*(part[chosen] for part in self))
 
 
-def choose(photographs: Photographs) -> np.ndarray:
-    """Rows of random classes: at most `IMAGES_PER_CLASS` random images each, `IMAGES` in all."""
+def choose(photographs: Photographs) -> Photographs:
+    """Those of random classes: at most `IMAGES_PER_CLASS` random images each, `IMAGES` in all."""
     rng = np.random.default_rng(0)
     labels = photographs.labels
     order = np.lexsort((rng.random(len(labels)), labels))
     names, first, place = np.unique(labels[order], return_index=True, return_inverse=True)
     order = order[np.arange(len(order)) - first[place] < IMAGES_PER_CLASS]
     classes = rng.permutation(names)[: max(2, IMAGES // IMAGES_PER_CLASS)]
-    return order[np.isin(labels[order], classes)]
+    return photographs.where(order[np.isin(labels[order], classes)])
 
 
 def session_groups(photographs: Photographs) -> np.ndarray:
@@ -177,7 +177,6 @@ ANSWERS = np.dtype(
     [
         ("margin", np.float32),
         ("probability", np.float32),  # of the best class
-        ("answer", np.int64),  # best class
         ("label", np.int64),  # right class
         ("rank", np.int64),  # of the right class among all; 0 if it is the best
     ]
@@ -260,37 +259,28 @@ def _answers(
     enrolled classes do not count.
     """
     rows, labels, _ = photographs
-    parts = [
-        (
-            np.zeros(0, np.int64),
-            np.zeros(0, ANSWERS),
-            *np.zeros((2, 0)),
-            np.zeros((0, len(TEMPERATURES))),
-        )
-    ]
+    tested, answers = np.zeros(len(rows), bool), np.zeros(len(rows), ANSWERS)
+    own, highest = np.zeros((2, len(rows)))
+    sums = np.zeros((len(rows), len(TEMPERATURES)))
     for queries, remaining in turns:
         classes = np.unique(labels[remaining])
         if not queries.any() or 2 * np.sum(classes < enrolled) < enrolled:
             continue
         classifier = fit(rows[remaining], labels[remaining])
-        step = max(1, BLOCK_SCORES // len(classes))
-        positions = np.flatnonzero(queries)
-        for start in range(0, len(positions), step):
-            block = positions[start : start + step]
+        tested |= queries
+        positions, step = np.flatnonzero(queries), max(1, BLOCK_SCORES // len(classes))
+        for block in (positions[i : i + step] for i in range(0, len(positions), step)):
             scores, right = classifier.scores(rows[block]), labels[block, None]
             candidates = (classes < enrolled) | (known & (classes == right))
-            answers = np.zeros(len(block), ANSWERS)
-            best, answers["margin"] = margins(scores, candidates)
-            answers["answer"], answers["label"] = classes[best], right[:, 0]
+            best, answers["margin"][block] = margins(scores, candidates)
             among = np.where(candidates, scores.astype(np.float64), -np.inf)
-            highest = own = among[np.arange(len(block)), best]
+            own[block] = highest[block] = among[np.arange(len(block)), best]
             if known:
-                own = among[classes == right]
-                answers["rank"] = (among > own[:, None]).sum(axis=1)
-            parts.append((block, answers, own, highest, log_sums(among)))
-    positions, *columns = map(np.concatenate, zip(*parts, strict=True))
-    answers, own, best, sums = (column[np.argsort(positions)] for column in columns)
-    return answers, own, best, sums
+                own[block] = among[classes == right]
+            answers["rank"][block] = (among > own[block, None]).sum(axis=1)
+            sums[block] = log_sums(among)
+    answers["label"] = labels
+    return answers[tested], own[tested], highest[tested], sums[tested]
 
 
 def _surprise(own: np.ndarray, best: np.ndarray, sums: np.ndarray) -> np.ndarray:

@@ -28,7 +28,7 @@ from dml_jax.seal import Identity
 
 if TYPE_CHECKING:
     from dml_jax.evaluation.open_set import Photographs
-    from dml_jax.inference.gallery import Image, Images
+    from dml_jax.inference.enrolled import Image, Images
     from dml_jax.inference.index import Index
 
 
@@ -102,19 +102,21 @@ class EmbeddingModel(ABC):
         identities.check_row(self.identity, row, str(self.directory), seal.REMEDY)
         return identities.distance(self.identity, row)
 
-    def unseen(self) -> "tuple[Photographs, list[str]]":
-        """Images of the unseen classes of the run and the names of these, from its
+    def unseen(self) -> "Photographs":
+        """Images of the unseen classes of the run, whose names are the labels, from its
         `embeddings/test` and `gallery`; none for published weights, data.split=all, flip or
         scales."""
         from dml_jax.evaluation import open_set  # imports SciPy
-        from dml_jax.export import embedding_files
-        from dml_jax.train.records import workdir  # imports JAX
 
         directory = self.directory / "embeddings"
-        of_run = is_run(self.directory) and self.versions == Versions()
-        if not of_run or workdir.read_config(self.directory)["config"]["data"]["split"] == "all":
-            none = np.zeros((0, 0), np.float32), np.zeros(0, np.int64), np.zeros(0, np.str_)
-            return open_set.Photographs(*none), []
+        none = open_set.Photographs(np.zeros((0, 0), np.float32), *np.zeros((2, 0), np.str_))
+        if not is_run(self.directory) or self.versions != Versions():
+            return none
+        from dml_jax.export import embedding_files  # imports JAX
+        from dml_jax.train.records import workdir
+
+        if workdir.read_config(self.directory)["config"]["data"]["split"] == "all":
+            return none
         searched = ("gallery",) if (directory / "gallery").exists() else ()
         splits = [
             embedding_files.of_run(self.directory, name, self.identity)
@@ -137,11 +139,8 @@ class EmbeddingModel(ABC):
             if all(name in split.metadata for split in splits)
         }
         sessions = np.array(columns.get("session", [""] * len(rows)), np.str_)
-        names = columns.get("class_name", labels)
-        _, first, numbers = np.unique(labels, return_index=True, return_inverse=True)
-        photographs = open_set.Photographs(rows, numbers, sessions)
-        chosen = photographs.where(open_set.choose(photographs))
-        return chosen, [str(names[i]) for i in first.tolist()]
+        names = np.array(columns.get("class_name", labels), np.str_)
+        return open_set.choose(open_set.Photographs(rows, names, sessions))
 
     def training_classes(self) -> list[str]:
         """The names of the classes that the run was trained on."""

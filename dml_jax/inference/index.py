@@ -7,7 +7,8 @@ part. With fewer than `expectations.FEWEST` other classes, each enrolled class i
 and plays the stranger too.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,19 +16,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dml_jax import seal, table
-from dml_jax.errors import DataError, printable
+from dml_jax.errors import DataError, printable, suggest
 from dml_jax.evaluation import expectations, open_set
-from dml_jax.evaluation.expectations import Point
+from dml_jax.evaluation.expectations import Expected
 from dml_jax.evaluation.open_set import ANSWERS, Classifier, Measured, Photographs
 from dml_jax.evaluation.unit_rows import first_bad_row
-from dml_jax.inference.gallery import UNKNOWN, Enrolled, Gallery, Image, Images, OnBad
+from dml_jax.inference import enrolled
+from dml_jax.inference.enrolled import UNKNOWN, Enrolled, Image, Images, OnBad
 
 if TYPE_CHECKING:
     from dml_jax.inference.embedding_model import EmbeddingModel
 
-ENROLL_AGAIN = "enroll again"
-EMPTY = "the index is empty; add classes first"
-KIND, CLASSIFIER = "index", "classifier.npz"
+EMPTY, ENROLL_AGAIN = "the index is empty; add classes first", "enroll again"
+KIND, ENROLLED, OTHERS, CLASSIFIER = "index", "enrolled", "others", "classifier.npz"
 SAME_IMAGE = 1 - 2e-6  # cosine of two embeddings of equal images, which differ by rounding
 BLOCK_ELEMENTS = 1 << 20  # scores or cosines in memory at once
 
@@ -51,26 +52,114 @@ class Answer(NamedTuple):
         }
 
 
-class Background(NamedTuple):
-    """Which images play the strangers."""
+class Index:
+    """Enrolled images and a classifier of their classes.
 
-    others: Photographs  # of other classes that are not enrolled
-    overlap: list[str]  # other classes that are enrolled, by name or by an equal image
-    playing: list[str]  # enrolled classes that play strangers in turn; none if there are others
-    trained: bool  # whether the run was trained on some of these
+    Attributes:
+      items: the N images, see `enrolled.Items`.
+      others: photographs of other classes, whose names are their labels; some may be enrolled.
+    """
 
+    def __init__(
+        self,
+        model: "EmbeddingModel",
+        items: Iterable[Enrolled] = (),
+        others: Photographs | None = None,
+    ):
+        if model.method_distance:
+            raise DataError(
+                "the model has another distance than the cosine (method.distance), by which "
+                "enrolled images are compared; give a model without"
+            )
+        self.model, self.items = model, enrolled.by_content(items)
+        self.others = model.unseen() if others is None else others
 
-class Index(Gallery):
-    """Enrolled images and a classifier of their classes."""
-
-    def __init__(self, model: "EmbeddingModel"):
-        super().__init__(model)
-        self._others: tuple[Photographs, list[str]] | None = None  # see `read_others`
-
-    def forget(self) -> None:
+    def _forget(self) -> None:
         """Drops what was computed from the images."""
-        for name in ("background", "fitted"):
-            self.__dict__.pop(name, None)
+        for name, value in vars(Index).items():
+            if isinstance(value, cached_property):
+                self.__dict__.pop(name, None)
+
+    @cached_property
+    def photographs(self) -> Photographs:
+        """The embeddings of the images, and the names of their classes and sessions."""
+        return enrolled.photographs(self.items)
+
+    @property
+    def embeddings(self) -> np.ndarray:
+        """float32 [N, D]."""
+        return self.photographs.rows
+
+    @cached_property
+    def images(self) -> list[str]:
+        """N file names, "" for images that were not given by path."""
+        return [item.file for item in self.items.values()]
+
+    @cached_property
+    def classes(self) -> list[str]:
+        """Names, in the order of their first images."""
+        return list(dict.fromkeys(item.name for item in self.items.values()))
+
+    @cached_property
+    def labels(self) -> np.ndarray:
+        """int64 [N], positions in `classes`."""
+        number = {name: i for i, name in enumerate(self.classes)}
+        return np.array([number[item.name] for item in self.items.values()], np.int64)
+
+    @cached_property
+    def strangers(self) -> Photographs:
+        """The photographs of other classes that are not enrolled, by name or by an equal image."""
+        equal = self.others.labels[_among(self.others.rows, self.embeddings)]
+        return self.others.where(~np.isin(self.others.labels, [*self.classes, *equal.tolist()]))
+
+    @cached_property
+    def playing(self) -> list[str]:
+        """Enrolled classes that play strangers in turn; none if there are enough others. Those that
+        the run was trained on are among them only if there are too few without them."""
+        missing = expectations.FEWEST - len(np.unique(self.strangers.labels))
+        trained = self.model.training_classes() if missing > 0 else []
+        playing = [name for name in self.classes if missing > 0 and name not in trained]
+        return self.classes if len(playing) < missing else playing
+
+    @cached_property
+    def fitted(self) -> tuple[Classifier, Measured]:
+        """The classifier of the enrolled classes, then the others, and its measured answers."""
+        if not self.items:
+            raise DataError(EMPTY)
+        count, width = len(self.classes), self.embeddings.shape[1]
+        others, position = np.unique(self.strangers.labels, return_inverse=True)
+        rows = np.concatenate([self.embeddings, self.strangers.rows.reshape(-1, width)])
+        labels = np.concatenate([self.labels, count + position])
+        sessions = np.concatenate([self.photographs.sessions, self.strangers.sessions])
+        turns = [self.classes.index(name) for name in self.playing]
+        strangers = np.array([*turns, *range(count, count + len(others))], np.int64)
+        measured = open_set.measure(Photographs(rows, labels, sessions), count, strangers)
+        return open_set.fit(rows, labels), measured
+
+    def add(
+        self,
+        classes: Mapping[str, Sequence[Image]],
+        sessions: Mapping[str, Sequence[str]] | None = None,
+        on_bad: OnBad = None,
+    ) -> Counter[str]:
+        """Enrolls images (as for `Model.embed`) of new or existing classes; none after an error.
+
+        Images are known by the content of their files: those that are enrolled are not embedded
+        again, but get their present session and file name. An image is forgotten if its file has
+        another content or class now, or if it is gone and an equal file has another class.
+
+        Args:
+          classes: images by class. Equal files of several classes are enrolled, see `shared`.
+          sessions: of the images; by default, and where they are "", they are unknown.
+          on_bad: gets the reasons why images are left out; without it, they are errors.
+
+        Returns:
+          The numbers of images by what was done with them.
+        """
+        now = enrolled.read(self.model, classes, sessions, on_bad, self.items)
+        self.items, done = enrolled.updated(self.items, now)
+        self._forget()
+        return done
 
     def calibrate(
         self,
@@ -80,86 +169,78 @@ class Index(Gallery):
     ) -> None:
         """Takes images of other classes (arguments as for `add`) instead of the unseen classes of
         the run."""
-        items, rows = self._embedded(self._listed(classes, sessions), on_bad)
-        names, labels = np.unique([item.name for item in items], return_inverse=True)
-        photographs = Photographs(rows, labels, np.array([i.session for i in items], np.str_))
-        self._others = photographs.where(open_set.choose(photographs)), names.tolist()
-        self.forget()
+        items = enrolled.read(self.model, classes, sessions, on_bad, {})
+        self.others = open_set.choose(enrolled.photographs(items))
+        self._forget()
 
-    def read_others(self) -> tuple[Photographs, list[str]]:
-        """Images of other classes and the names of these, which may be enrolled by now; those of
-        the run are read when they are needed."""
-        if self._others is None:
-            self._others = self.model.unseen()
-        return self._others
+    def shared(self) -> list[dict[str, str]]:
+        """Images whose files several classes hold: the file name by class."""
+        files = dict[str, dict[str, str]]()
+        for item in self.items.values():
+            if item.content:
+                files.setdefault(item.content, {})[item.name] = item.file
+        return [by_class for by_class in files.values() if len(by_class) > 1]
 
-    @cached_property
-    def background(self) -> Background:
-        """Which images play the strangers."""
-        if not self.images:
-            raise DataError(EMPTY)
-        others, names = self.read_others()
-        if names:
-            self._comparable(others.rows)
-        else:  # a model without other classes may not say how wide its rows are
-            others = others._replace(rows=self.embeddings[:0])
-        equal = set(others.labels[_among(others.rows, self.embeddings)].tolist())
-        overlap = [
-            label
-            for label in np.unique(others.labels).tolist()
-            if label in equal or names[label] in self.classes
-        ]
-        others = others.where(~np.isin(others.labels, overlap))
-        count, playing, trained = len(np.unique(others.labels)), list[str](), set[str]()
-        if count < expectations.FEWEST:
-            trained = set(self.model.training_classes()) & set(self.classes)
-            playing = [name for name in self.classes if name not in trained]
-            if count + len(playing) < expectations.FEWEST:
-                playing = self.classes
-        used = bool(trained & set(playing))
-        return Background(others, [names[label] for label in overlap], playing, used)
+    def remove(self, name: str) -> int:
+        """Removes a class with its images; returns their number."""
+        self._check_enrolled(name)
+        before = len(self.items)
+        self.items = {key: item for key, item in self.items.items() if item.name != name}
+        self._forget()
+        return before - len(self.items)
 
-    @cached_property
-    def fitted(self) -> tuple[Classifier, Measured]:
-        """The classifier of the enrolled classes, then the others, and its measured answers."""
-        others, _, playing, _ = self.background
-        count = len(self.classes)
-        numbers, position = np.unique(others.labels, return_inverse=True)
-        every = Photographs(self.embeddings, self.labels, np.array(self.sessions, np.str_))
-        if len(numbers):
-            others = others._replace(labels=count + position)
-            every = Photographs(*map(np.concatenate, zip(every, others, strict=True)))
-        turns = [self.classes.index(name) for name in playing]
-        strangers = np.array([*turns, *range(count, count + len(numbers))], np.int64)
-        return open_set.fit(every.rows, every.labels), open_set.measure(every, count, strangers)
+    def rename(self, old: str, new: str) -> None:
+        """Gives a class another name; its images stay."""
+        self._check_enrolled(old)
+        if new in self.classes:
+            raise DataError(f"{new!r} is already a class name; choose another or merge the classes")
+        enrolled.check_name(new)
+        self._call(old, new)
 
-    def expect(self, *, reject: float | None = None, min_probability: float | None = None) -> Point:
+    def merge(self, name: str, into: str) -> None:
+        """Gives the images of a class to another one; the class is gone."""
+        self._check_enrolled(name)
+        self._check_enrolled(into)
+        if name == into:
+            raise DataError(f"{name}: cannot be merged with itself; give another class")
+        self._call(name, into)
+
+    def _call(self, old: str, new: str) -> None:
+        items = self.items.values()
+        self.items = enrolled.by_content(
+            item._replace(name=new) if item.name == old else item for item in items
+        )
+        self._forget()
+
+    def _check_enrolled(self, name: str) -> None:
+        if name not in self.classes:
+            raise DataError(f"{name}: is not enrolled; {suggest(name, self.classes)}")
+
+    def expect(
+        self, *, reject: float | None = None, min_probability: float | None = None
+    ) -> Expected:
         """What to expect of `classify` with these arguments."""
-        choice = expectations.choice(reject, min_probability)
-        return expectations.expected(self.fitted[1], choice)
+        return expectations.expected(self.fitted[1], reject, min_probability)
 
     def measure(
         self, classes: Mapping[str, Sequence[Image]], on_bad: OnBad = None
     ) -> tuple[Measured, int]:
         """Answers to labelled images (as for `add`) of enrolled and of other classes, and the
         number of those that the index holds, which are left out."""
-        items, rows = self._embedded(self._listed(classes), on_bad)
-        held = _among(rows, self.embeddings)
-        if self._others and len(self._others[0].rows):
-            held |= _among(rows, self._others[0].rows)
+        asked = enrolled.photographs(enrolled.read(self.model, classes, None, on_bad, {}))
+        held = _among(asked.rows, self.embeddings) | _among(asked.rows, self.strangers.rows)
         if held.all():
             raise DataError("the index holds all of these images; give photographs taken later")
-        names = [items[i].name for i in np.flatnonzero(~held)]
-        count, answers = len(self.classes), np.zeros(len(names), ANSWERS)
-        number = {name: i for i, name in enumerate(dict.fromkeys([*self.classes, *names]))}
-        labels = np.array([number[name] for name in names])
-        for part, _, shares, of_part in self._judged(rows[~held]):
-            own = np.take_along_axis(shares, np.minimum(labels[part], count - 1)[:, None], 1)
-            of_part["label"], of_part["rank"] = labels[part], (shares > own).sum(axis=1)
-            answers[part] = of_part
-        enrolled = labels < count
+        rows, names, _ = asked.where(~held)
+        answers = np.zeros(len(names), ANSWERS)
+        answers["label"] = np.unique(names, return_inverse=True)[1]
+        for i, answer in enumerate(self.classify(rows)):
+            best = [*dict(answer.classes), names[i]]
+            answers[i]["margin"], answers[i]["probability"] = answer.margin, answer.probability
+            answers[i]["rank"] = best.index(names[i])  # 3 if it is not among the first three
+        known = np.isin(names, self.classes)
         temperature = self.fitted[1].temperature
-        return Measured(answers[enrolled], answers[~enrolled], temperature), int(held.sum())
+        return Measured(answers[known], answers[~known], temperature), int(held.sum())
 
     def classify(
         self,
@@ -188,67 +269,60 @@ class Index(Gallery):
         """
         if top < 1:
             raise DataError(f"top={top}: must be 1 or more; e.g. 3")
-        choice = expectations.choice(reject, min_probability)
-        limit = expectations.limit(self.fitted[1], choice)  # refuses before images are embedded
-        rows, result = self._queries(images), list[Answer]()
-        for part, scores, shares, answers in self._judged(rows):
-            accepted = choice.of(answers) >= limit
-            order = np.argsort(-scores, axis=1, kind="stable")[:, :top]
-            cosines = rows[part] @ self.embeddings.T
-            cosines[self.labels != answers["answer"][:, None]] = -np.inf
-            nearest = cosines.argmax(axis=1).tolist()
-            for i, labels in enumerate(order.tolist()):
-                classes = [(self.classes[label], float(shares[i, label])) for label in labels]
-                (best, probability), margin = classes[0], float(answers["margin"][i])
-                name = best if accepted[i] else UNKNOWN
-                result.append(Answer(name, probability, classes, margin, nearest[i]))
-        return result
-
-    def _judged(
-        self, rows: np.ndarray
-    ) -> Iterator[tuple[slice, np.ndarray, np.ndarray, np.ndarray]]:
-        """By blocks of rows: the scores and probabilities [B, C] of enrolled classes, and answers
-        of `ANSWERS`."""
         (classifier, measured), count = self.fitted, len(self.classes)
+        # Refuses before images are embedded.
+        field, limit = expectations.limit(measured, reject, min_probability)
+        rows, result = self._queries(images), list[Answer]()
         candidates = np.arange(len(classifier.weights)) < count
         step = max(1, BLOCK_ELEMENTS // max(len(candidates), len(self.items)))
-        for start in range(0, len(rows), step):
-            scores = classifier.scores(rows[start : start + step])
+        for block in (rows[i : i + step] for i in range(0, len(rows), step)):
+            scores = classifier.scores(block)
             shares = open_set.probabilities(scores, candidates, float(measured.temperature))
-            answers = np.zeros(len(scores), ANSWERS)
-            answers["answer"], answers["margin"] = open_set.margins(scores, candidates)
-            answers["probability"] = shares.max(axis=1)
-            yield slice(start, start + step), scores[:, :count], shares[:, :count], answers
+            best, margins = open_set.margins(scores, candidates)
+            decisive = shares.max(axis=1).astype(np.float32) if field == "probability" else margins
+            order = np.argsort(-scores[:, :count], axis=1, kind="stable")[:, :top]
+            cosines = block @ self.embeddings.T
+            cosines[self.labels != best[:, None]] = -np.inf
+            nearest = cosines.argmax(axis=1)
+            for i, labels in enumerate(order.tolist()):
+                classes = [(self.classes[label], float(shares[i, label])) for label in labels]
+                name, probability = classes[0]
+                name = name if decisive[i] >= limit else UNKNOWN
+                margin, position = float(margins[i]), int(nearest[i])
+                result.append(Answer(name, probability, classes, margin, position))
+        return result
 
     def _queries(self, images: Images) -> np.ndarray:
         """Embeddings float32 [N, D] of images, or an array of embeddings after checks."""
         if getattr(images, "ndim", 0) != 2:
-            return self._comparable(self.model.embed(images))
+            return self.model.embed(images)
         array = np.asarray(images)  # also of JAX
+        what, width = f"images: {array.dtype} {list(array.shape)}", self.embeddings.shape[1]
         if array.dtype.kind != "f" or not len(array):
-            what = f"images: {array.dtype} {list(array.shape)}"
             raise DataError(f"{what}; give embeddings, floats [N, D], or a list of images")
-        rows = self._comparable(array.astype(np.float32, copy=False))
+        if array.shape[1] != width:
+            raise DataError(f"{what}; give {width} columns, as the index has")
+        rows = array.astype(np.float32, copy=False)
         if bad := first_bad_row(rows):
-            what = f"images: row {bad[0]} of {list(array.shape)} {bad[1]}"
-            raise DataError(f"{what}; give finite rows of unit length")
+            raise DataError(f"{what}: row {bad[0]} {bad[1]}; give finite rows of unit length")
         return rows
 
     def save(self, path: str | Path) -> None:
-        """Writes a directory, completely or not at all: the table of the enrolled images, that of
-        other classes if there are any, and the classifier, which is fitted if necessary."""
-        entries = "enrolled", "others", CLASSIFIER
+        """Writes a directory, completely or not at all: the tables of the enrolled images and of
+        other classes, and the classifier, which is fitted if necessary."""
         path, identity = Path(path).expanduser(), self.model.identity
+        contents = {"sha256": [item.content for item in self.items.values()]}
+        no_names = [""] * len(self.others.labels)
+        tables: tuple[tuple[str, Photographs, list[str], dict[str, list[str]]], ...] = (
+            (ENROLLED, self.photographs, self.images, contents),
+            (OTHERS, self.others, no_names, {}),
+        )
+        entries = ENROLLED, OTHERS, CLASSIFIER
         with seal.write(path, KIND, identity=identity, entries=entries) as draft:
-            columns: dict[str, Any] = {"sha256": [each.content for each in self.items]}
-            columns |= {"session": self.sessions, "class_name": [each.name for each in self.items]}
-            enrolled = self.embeddings, self.labels, self.images
-            table.write(draft / "enrolled", *enrolled, metadata=columns)
-            if self._others is not None and self._others[1]:
-                (rows, labels, groups), names = self._others
-                columns = {"class_name": [names[i] for i in labels], "session": groups.tolist()}
-                table.write(draft / "others", rows, labels, [""] * len(rows), metadata=columns)
-            if self.images:
+            for name, (rows, labels, sessions), ids, further in tables:
+                columns = {"class_name": labels.tolist(), "session": sessions.tolist()} | further
+                table.write(draft / name, rows, None, ids, metadata=columns)
+            if self.items:
                 arrays = {name: a for part in self.fitted for name, a in part._asdict().items()}
                 np.savez(draft / CLASSIFIER, allow_pickle=False, **arrays)
 
@@ -260,18 +334,16 @@ class Index(Gallery):
         seal.read(path, KIND, remedy=ENROLL_AGAIN)
         remedy = f"give the model that it was created with, or {ENROLL_AGAIN}"
         seal.read(path, KIND, names=(), expect=model.identity, remedy=remedy)
-        index, enrolled = cls(model), table.read(path / "enrolled", remedy=ENROLL_AGAIN)
-        columns = (enrolled.metadata[key] for key in ("class_name", "sha256", "session"))
-        names, digests, sessions = columns
-        items = zip(names, enrolled.ids, digests, sessions, strict=True)
-        index.hold([Enrolled(*each) for each in items], np.array(enrolled.embeddings))
-        if (path / "others").exists():
-            others = table.read(path / "others", remedy=ENROLL_AGAIN)
-            classes, labels = np.unique(others.metadata["class_name"], return_inverse=True)
-            groups = np.array(others.metadata["session"], np.str_)
-            photographs = Photographs(np.array(others.embeddings), labels, groups)
-            index._others = photographs, classes.tolist()
-        if index.images:
+        held, others = (table.read(path / n, remedy=ENROLL_AGAIN) for n in (ENROLLED, OTHERS))
+        names, contents, sessions = (
+            held.metadata[key] for key in ("class_name", "sha256", "session")
+        )
+        items = map(Enrolled, names, held.ids, contents, sessions, np.array(held.embeddings))
+        labels, groups = (
+            np.array(others.metadata[key], np.str_) for key in ("class_name", "session")
+        )
+        index = cls(model, items, Photographs(np.array(others.embeddings), labels, groups))
+        if index.items:
             with np.load(path / CLASSIFIER) as arrays:
                 parts = ([arrays[name] for name in kind._fields] for kind in (Classifier, Measured))
                 index.fitted = Classifier(*next(parts)), Measured(*next(parts))
@@ -280,7 +352,8 @@ class Index(Gallery):
 
 def _among(rows: np.ndarray, held: np.ndarray) -> np.ndarray:
     """Whether each row is that of an image whose embedding is in `held`."""
-    step = max(1, BLOCK_ELEMENTS // max(1, len(held)))
-    blocks = (rows[start : start + step] for start in range(0, len(rows), step))
-    equal = [(block @ held.T > SAME_IMAGE).any(axis=1) for block in blocks]
-    return np.concatenate([np.zeros(0, np.bool_), *equal])
+    result, step = np.zeros(len(rows), bool), max(1, BLOCK_ELEMENTS // max(1, len(held)))
+    for start in range(0, len(rows) if len(held) else 0, step):
+        block = slice(start, start + step)
+        result[block] = (rows[block] @ held.T > SAME_IMAGE).any(axis=1)
+    return result

@@ -7,7 +7,7 @@ import pytest
 
 from dml_jax.errors import DataError
 from dml_jax.evaluation import expectations, open_set
-from dml_jax.evaluation.expectations import ALWAYS, Choice, expected
+from dml_jax.evaluation.expectations import expected
 from dml_jax.evaluation.open_set import ANSWERS, Measured
 from tests.evaluation.test_open_set import in_sessions
 
@@ -32,7 +32,7 @@ def test_expectations_hold_on_other_classes_and_sessions() -> None:
         others = others._replace(labels=others.labels - 28)
         both = open_set.Photographs(*map(np.concatenate, zip(enrolled, others, strict=True)))
         measured = open_set.measure(both, 12, np.arange(12, 32))
-        point, always = expected(measured, Choice("reject", 0.1)), expected(measured, ALWAYS)
+        point, always = expected(measured, 0.1), expected(measured)
         classifier, known = open_set.fit(both.rows, both.labels), np.arange(32) < 12
         asked = taken.where((taken.labels < 12) & ~first)
         scores = classifier.scores(asked.rows)
@@ -59,11 +59,11 @@ def test_at_most_the_rate_of_the_strangers_is_accepted(rate: float) -> None:
     rng = np.random.default_rng(0)
     classes = np.repeat(np.arange(10), 12)
     margins = (rng.standard_normal(10)[classes] + rng.standard_normal(120)).astype(np.float32)
-    point = expected(measured_of(margins, classes, np.zeros(0), np.zeros(0, int)), Choice("reject", rate))
+    point = expected(measured_of(margins, classes, np.zeros(0), np.zeros(0, int)), rate)
     accepted = margins >= point.limit
     assert accepted.sum() == math.floor(rate * 120 + 1e-9)
     assert point.limit > margins[~accepted].max()
-    assert point.strangers == expectations.wilson(float(accepted.mean()), 10)
+    assert point.strangers_accepted == expectations.wilson(accepted, 10)
     assert math.isnan(point.right[0])
 
 
@@ -73,12 +73,12 @@ def test_shares_with_each_choice() -> None:
     ranks = np.array([0, 1, 2, 3, 3] + [0, 0, 1, 1, 5] + [0, 0, 0, 0, 2] + [0] * 5)
     strangers = np.linspace(-1, 0.7, 60), np.arange(60) % 6
     measured = measured_of(*strangers, shares, ranks)
-    always, least = (expected(measured, choice) for choice in (ALWAYS, Choice("min_probability", 0.6)))
+    always, least = (expected(measured, min_probability=p) for p in (None, 0.6))
     assert (always.right[0], always.right_at_3[0], always.wrong[0]) == (12 / 20, 17 / 20, 8 / 20)
-    assert (always.unknown, always.strangers) == ((0, 0, 0), (1, 1, 1))
+    assert (always.unknown, always.strangers_accepted) == ((0, 0, 0), (1, 1, 1))
     assert (least.right[0], least.right_at_3[0], least.wrong[0]) == (11 / 20, 14 / 20, 4 / 20)
-    assert (least.unknown[0], least.strangers[0]) == (5 / 20, 0)
-    assert least.strangers[2] == pytest.approx(1.96**2 / 6 / (1 + 1.96**2 / 6))  # Wilson's
+    assert (least.unknown[0], least.strangers_accepted[0]) == (5 / 20, 0)
+    assert least.strangers_accepted[2] == pytest.approx(1.96**2 / 6 / (1 + 1.96**2 / 6))  # Wilson's
     # The interval holds the shares p with |11 / 20 - p| <= 1.96 sqrt(p (1 - p) / 20).
     for end in least.right[1:]:
         assert abs(11 / 20 - end) == pytest.approx(1.96 * math.sqrt(end * (1 - end) / 20))
@@ -92,10 +92,8 @@ def test_too_few_strangers(images: int, classes: int, rate: float) -> None:
     given = f"reject={rate:g}: {images} images of {classes} classes are too few strangers; give "
     needed = f"5 other classes or more, {round(1 / rate):,} images"
     with pytest.raises(DataError, match=f"{given}--calibrate=DIRECTORY .* {needed}"):
-        expected(measured, Choice("reject", rate))
+        expected(measured, rate)
     if rate == 0.01:
         more = np.append(strangers[0], -1), np.append(strangers[1], 0)
         enough = measured_of(*more, np.zeros(0), np.zeros(0, int))
-        assert expected(enough, Choice("reject", rate)).limit > -1
-    assert expectations.choice() == ALWAYS
-    assert expectations.choice(min_probability=0.7) == Choice("min_probability", 0.7)
+        assert expected(enough, rate).limit > -1

@@ -30,7 +30,7 @@ from dml_jax.data.formats import csv as csv_tables
 from dml_jax.errors import UserError
 from dml_jax.evaluation import validation
 from dml_jax.evaluation.open_set import Photographs
-from dml_jax.inference.gallery import Enrolled
+from dml_jax.inference.enrolled import Enrolled
 from dml_jax.inference.index import Index
 from dml_jax.train.records import workdir
 from dml_jax.train.records.logs import JsonLines
@@ -227,8 +227,8 @@ ITEMS = ("a", "x", "", ""), ("b", "y", "1", "1"), ("b", "", "2", "")
 
 @functools.cache
 def _index() -> Files:
-    index = Index(MODEL)
-    index.hold([Enrolled(*each) for each in ITEMS], np.eye(3, dtype=np.float32))
+    rows = np.eye(3, dtype=np.float32)
+    index = Index(MODEL, [Enrolled(*each, row) for each, row in zip(ITEMS, rows, strict=True)])
     with tempfile.TemporaryDirectory() as folder:
         index.save(Path(folder, "i"))
         paths = [path for path in Path(folder).rglob("*") if path.is_file()]
@@ -239,8 +239,8 @@ def _damaged_index(name: str) -> SearchStrategy[Files]:
     return damaged(_index()[name]).map(lambda content: _index() | {name: content})  # type: ignore
 
 
-def _no_others() -> tuple[Photographs, list[str]]:
-    return Photographs(np.zeros((0, 3), np.float32), np.zeros(0, np.int64), np.zeros(0, "U1")), []
+def _no_others() -> Photographs:
+    return Photographs(np.zeros((0, 3), np.float32), *np.zeros((2, 0), "U1"))
 
 
 MODEL: Any = SimpleNamespace(method_distance=False, identity=identity(0), unseen=_no_others, training_classes=list)

@@ -60,11 +60,11 @@ class Colours:
     def training_classes(self) -> list[str]:
         return []
 
-    def unseen(self) -> tuple[Photographs, list[str]]:
+    def unseen(self) -> Photographs:
         rows = np.random.default_rng(0).random((20, 3))
         rows = np.repeat(rows / np.linalg.norm(rows, axis=1, keepdims=True), 2, axis=0)
-        taken = Photographs(rows.astype(np.float32), np.arange(40) // 2, np.array([""] * 40))
-        return taken, [f"other {i}" for i in range(20)]
+        names = np.repeat([f"other {i}" for i in range(20)], 2)
+        return Photographs(rows.astype(np.float32), names, np.tile("", 40))
 
     def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:
         self.batches.append(len(pixels))
