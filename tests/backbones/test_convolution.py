@@ -89,8 +89,7 @@ def test_convolution(case: Case) -> None:
     result, x_grad, kernel_grad = map(np.float64, with_gradients(x, kernel, grad))
     np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-4)
 
-    # The map is linear in x and in the kernel, so gradients are defined by <y', conv(v)> =
-    # <gradient, v> for all v.
+    # The map is linear in x and in the kernel, so gradients are defined by <y', conv(v)> = <gradient, v> for all v.
     for _ in range(5):
         v, k = rng.normal(size=x.shape), rng.normal(size=kernel.shape)
         found = (x_grad * v).sum(), (kernel_grad * k).sum()
@@ -225,8 +224,7 @@ def test_relu() -> None:
 @pytest.mark.parametrize("case", [(3, 2, 1, False), (3, 2, 0, True), (2, 2, 0, True), (3, 1, 1, True)])
 @pytest.mark.parametrize("side", [7, 8])
 def test_max_pooling(case: tuple[int, int, int, bool], side: int) -> None:
-    """The first of several equal pixels of a window gets the gradient, as in PyTorch; no maximum
-    hides a NaN."""
+    """The first of several equal pixels of a window gets the gradient, as in PyTorch; no maximum hides a NaN."""
     window, stride, padding, _ = case
     rng = np.random.default_rng(side)
     x = np.maximum(rng.integers(-2, 3, (2, side, side, 3)), 0).astype(np.float32)  # with many ties

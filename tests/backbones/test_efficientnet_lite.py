@@ -1,8 +1,6 @@
-"""EfficientNet-Lite0 with its published weights: from photographs to features, gradients and
-classes, against torch.
+"""EfficientNet-Lite0 with its published weights: from photographs to features, gradients and classes, against torch.
 
-`lite0_reference.py` computed the expected numbers with torch and the authors' definition of the
-network.
+`lite0_reference.py` computed the expected numbers with torch and the authors' definition of the network.
 """
 
 import hashlib
@@ -52,8 +50,7 @@ def model(cache: Path) -> Model:
 
 
 def test_embeddings_of_photographs(model: Model, reference: dict[str, np.ndarray]) -> None:
-    """`load("lite0")` reads, resizes and crops photographs, and averages the feature map as the
-    authors do."""
+    """`load("lite0")` reads, resizes and crops photographs, and averages the feature map as the authors do."""
     rows = model.embed(PHOTOS)
     expected = reference["features"] / np.linalg.norm(reference["features"], axis=1, keepdims=True)
     assert rows.dtype == np.float32
@@ -63,8 +60,7 @@ def test_embeddings_of_photographs(model: Model, reference: dict[str, np.ndarray
 @pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_gradients(model: Model, reference: dict[str, np.ndarray]) -> None:
-    """All parameters, with running statistics in batch norm; in float64, see
-    `lite0_reference.py`."""
+    """All parameters, with running statistics in batch norm; in float64, see `lite0_reference.py`."""
     backbone = efficientnet_lite.build(efficientnet_lite.Config(pretrained="lite0", freeze_bn=True))
     start = backbone.init(jax.random.key(0), (224, 224))
     params, stats = jax.tree.map(lambda x: np.asarray(x, float), start)

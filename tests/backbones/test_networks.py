@@ -1,5 +1,4 @@
-"""All backbones: shapes, initialisation, frozen statistics, rematerialisation, precision,
-errors."""
+"""All backbones: shapes, initialisation, frozen statistics, rematerialisation, precision, errors."""
 
 import math
 from dataclasses import replace
@@ -107,8 +106,7 @@ def test_published_shapes(module: ModuleType, config: Any, parameters: int, side
 
 
 def published_std(module: ModuleType, path: str, shape: tuple[int, ...]) -> float:
-    """Standard deviation of the initial values of a kernel or token, by the formulas of the papers
-    and their code."""
+    """Standard deviation of the initial values of a kernel or token, by the formulas of the papers and their code."""
     fan_in = math.prod(shape[:-1])
     if module is resnet:  # He et al. (2015), fan out
         return math.sqrt(2 / (shape[0] * shape[1] * shape[3]))
@@ -140,8 +138,7 @@ def published_std(module: ModuleType, path: str, shape: tuple[int, ...]) -> floa
     ],
 )
 def test_initialisation(module: ModuleType, config: Any) -> None:
-    """Kernels and tokens are normal with the published standard deviation; scales start at 1 and
-    biases at 0."""
+    """Kernels and tokens are normal with the published standard deviation; scales start at 1 and biases at 0."""
     params, stats = module.build(config).init(jax.random.key(0), (64, 64))
     constants = {"scale": 1, "bias": 0, "mean": 0, "var": 1, "gamma": np.float32(0.1)}
     trees = (traverse_util.flatten_dict(tree, sep="/") for tree in (params, stats))
@@ -165,8 +162,7 @@ def assert_close(a: Any, b: Any) -> None:
 
 @every_network
 def test_linen_modules_initialise_themselves(name: str) -> None:
-    """`build(config).init` returns the variables of the module's own `init`, with and without
-    rematerialisation."""
+    """`build(config).init` returns the variables of the module's own `init`, with and without rematerialisation."""
     module, config = SMALL[name]
     networks = {lite: "EfficientNetLite", mit: "MixTransformer", resnet: "ResNet"}
     network: Any = getattr(module, networks.get(module, ""), vit.VisionTransformer)
@@ -224,8 +220,7 @@ def test_when_statistics_are_updated(name: str, train: bool, frozen: bool) -> No
 
 
 def test_two_updates_of_the_stage_statistics() -> None:
-    """Two updates with the same batch equal one with momentum 1 - 0.9^2 = 0.19; the stem's are
-    updated once."""
+    """Two updates with the same batch equal one with momentum 1 - 0.9^2 = 0.19; the stem's are updated once."""
     config = SMALL["basic"][1]
     once, twice = (run(resnet.build(replace(config, stage_bn_updates=count)), train=True)[1] for count in (1, 2))
     assert_close(twice["bn1"]["mean"], once["bn1"]["mean"])
@@ -246,8 +241,7 @@ def test_remat_keeps_fewer_activations_and_the_gradients(name: str) -> None:
 
         def loss(params: PyTree, x: jax.Array, backbone: Backbone = backbone) -> Any:
             features, new = backbone.apply(params, stats, x, train=True, key=None)
-            # From a target, as the mean square of normalised features does not depend on the
-            # parameters.
+            # From a target, as the mean square of normalised features does not depend on the parameters.
             target = np.random.default_rng(2).normal(size=features.shape).astype(np.float32)
             return jnp.mean((features - target) ** 2), new
 
@@ -265,8 +259,7 @@ def test_remat_keeps_fewer_activations_and_the_gradients(name: str) -> None:
 
 @every_network
 def test_bfloat16(name: str) -> None:
-    """Parameters, statistics and features are float32; features agree with float32's to the
-    precision of bfloat16."""
+    """Parameters, statistics and features are float32; features agree with float32's to the precision of bfloat16."""
     module, config = SMALL[name]
     exact, _, _ = run(module.build(config), train=False)
     backbone = module.build(replace(config, dtype="bfloat16"))

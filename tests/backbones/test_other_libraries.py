@@ -83,8 +83,7 @@ def get_config(variant=None):
 
 @pytest.fixture
 def paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The guide's network and loss, unchanged, beside a configuration for few digits; `theirs` is
-    this module."""
+    """The guide's network and loss, unchanged, beside a configuration for few digits; `theirs` is this module."""
     monkeypatch.setattr(digits, "load", toys.few_digits(20))
     monkeypatch.setattr(run_report, "write", lambda run, results: None)
     monkeypatch.chdir(tmp_path)
@@ -128,8 +127,7 @@ def test_the_contract_suffices(options: tuple[str, ...], capsys: Any) -> None:
 
 @pytest.mark.usefixtures("package")
 def test_a_network_of_nnx() -> None:
-    """Features, gradients and statistics are those of the library, and the pixels those of its
-    weights."""
+    """Features, gradients and statistics are those of the library, and the pixels those of its weights."""
     example: ModuleType = importlib.import_module("othernet.net")
     backbone = plugin_module("backbone", "othernet.net").build(example.Config())
     params, stats = backbone.init(jax.random.key(3), (8, 8))

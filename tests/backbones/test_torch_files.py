@@ -1,5 +1,4 @@
-"""Torch's files: the packaged ones without torch, all others by `torch.load`, and no code of theirs
-is executed."""
+"""Torch's files: the packaged ones without torch, all others by `torch.load`, and no code of theirs is executed."""
 
 import argparse
 import os

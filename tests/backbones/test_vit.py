@@ -22,8 +22,7 @@ SMALL = vit.Config(depth=2, width=16, heads=2, patch=8, layer_scale=0.1)
 
 SO400M = {"hidden_size": 1152, "num_hidden_layers": 27, "num_attention_heads": 16}
 SO400M |= {"patch_size": 14, "intermediate_size": 4304}
-# By library: the model, the published network that its tensors are, and the pixels of the side of
-# its images.
+# By library: the model, the published network that its tensors are, and the pixels of the side of its images.
 LIBRARIES = [
     ("timm", "vit_small_patch16_dinov3", "dinov3_vits16", 256),
     ("timm", "vit_base_patch16_dinov3_qkvb", "dinov3_vitb16", 256),
@@ -42,8 +41,7 @@ LIBRARIES = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("library", "model", "published", "side"), LIBRARIES)
 def test_networks_of_other_libraries(library: str, model: Any, published: str, side: int) -> None:
-    """Every tensor of their networks is converted, and as many parameters are found as they
-    have."""
+    """Every tensor of their networks is converted, and as many parameters are found as they have."""
     torch = pytest.importorskip("torch")
     other = pytest.importorskip(library)
     with torch.device("meta"):
@@ -75,8 +73,7 @@ def written(directory: Path, architecture: dict[str, Any]) -> str:
 
 
 def test_weights_for_other_heads_and_pixels(tmp_path: Path) -> None:
-    """The shapes are the same, the features would be wrong: an error for the heads, a warning of
-    the run for pixels."""
+    """The shapes are the same, the features would be wrong: an error for the heads, a warning of the run for pixels."""
     trained = replace(SMALL, pixels=Pixels(order="bgr"), drop_path=0.1)
     config = replace(SMALL, heads=4, pretrained=written(tmp_path / "w", asdict(trained)))
     other = r"w': the weights need backbone\.heads=2 instead of 4; set these values"

@@ -63,8 +63,7 @@ def test_the_memory_keeps_the_last_sample_of_an_image() -> None:
 
 
 def spread_by_hand(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Losses of 2B views; the columns are a separate argument because gradients flow through the
-    rows only."""
+    """Losses of 2B views; the columns are a separate argument because gradients flow through the rows only."""
     count = len(rows)
     losses = np.zeros(count)
     for i in range(count):
@@ -172,8 +171,7 @@ def test_a_tiny_run(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_rotated_images_are_classified() -> None:
-    """A classifier that finds the bright corner of rotated images has no loss; it would have on
-    upright images."""
+    """A classifier that finds the bright corner of rotated images has no loss; it would have on upright images."""
     corners = slice(None, None, toys.SIDE - 1)
     backbone = toys.backbone(4)._replace(
         init=lambda key, shape: ({}, {}),

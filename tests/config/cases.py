@@ -1,6 +1,5 @@
-"""What the tests of configurations check beside their values, which are on the cards
-(`tests/test_cards.py`). `P.py` beside this file has it for paper P, numbers copied from its tables
-independently of `configs/`."""
+"""What the tests of configurations check beside their values, which are on the cards (`tests/test_cards.py`). `P.py`
+beside this file has it for paper P, numbers copied from its tables independently of `configs/`."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple

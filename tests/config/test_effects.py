@@ -1,5 +1,4 @@
-"""What another value of an option changes: declared by its owner, also in the code of another
-package."""
+"""What another value of an option changes: declared by its owner, also in the code of another package."""
 
 import re
 import sys

@@ -1,5 +1,4 @@
-"""Rules at fields: every kind of invalid value becomes one sentence with the key, the value and the
-rule."""
+"""Rules at fields: every kind of invalid value becomes one sentence with the key, the value and the rule."""
 
 from dataclasses import fields as fields_of
 from dataclasses import replace
@@ -31,8 +30,7 @@ class Outer:
 
     Attributes:
       tau: Scale: of the distances.
-      count: Explained
-        in two lines.
+      count: Explained in two lines.
     """
 
     tau: Positive = 32.0

@@ -1,5 +1,4 @@
-"""Methods, backbones, data sets and losses of other packages: trained by import path, loaded with
-consent only."""
+"""Methods, backbones, data sets and losses of other packages: trained by import path, loaded with consent only."""
 
 import json
 import sys

@@ -17,8 +17,7 @@ class Small(NamedTuple):
     Attributes:
       build: from a toy backbone, for DATA.
       in_float64: the same where 64 bits would draw other random numbers; None for `build`.
-      frozen: (encoded at test time, encoded in training) -> what to train on with a frozen batch
-        norm.
+      frozen: (encoded at test time, encoded in training) -> what to train on with a frozen batch norm.
       slow, slow_chunks: all its tests, or that of chunks, run with the slow tests.
       examined: `dml-jax check` is run on it.
       reverses: the path of the function with which it reverses gradients.
@@ -33,8 +32,7 @@ class Small(NamedTuple):
     reverses: str = ""
 
 
-# Much larger than an array of embeddings: images, feature maps, similarities of the batch to
-# itself, logits.
+# Much larger than an array of embeddings: images, feature maps, similarities of the batch to itself, logits.
 BATCH, DIM, CHANNELS, CLASSES = 64, 8, 64, 1000
 LARGE_DATA, BODY = TrainingSet(CLASSES, 5000), toys.backbone(CHANNELS)
 STATISTICS = 8 * 3 * CHANNELS * 4  # bytes of a batch norm, from eight devices
@@ -46,8 +44,7 @@ class Large(NamedTuple):
     Attributes:
       build: the method on BODY for LARGE_DATA, and its teacher if it needs one.
       limit: bytes of the largest array that devices exchange.
-      slow, slow_trace: the tests that compile its step, or trace it in float64, run with the slow
-        tests.
+      slow, slow_trace: the tests that compile its step, or trace it in float64, run with the slow tests.
     """
 
     build: Callable[[], tuple[Method, Any]]

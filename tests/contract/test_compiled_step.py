@@ -1,5 +1,4 @@
-"""What the devices exchange in a training step, and what they hold, by the text of the compiled
-program."""
+"""What the devices exchange in a training step, and what they hold, by the text of the compiled program."""
 
 import math
 import re
@@ -45,8 +44,7 @@ def compiled_step(name: str) -> tuple[Any, Any]:
 
 
 def exchanged(text: str) -> list[tuple[str, int, int]]:
-    """(operation, elements, bytes) of the arrays that collectives result in; a combined one counts
-    as several."""
+    """(operation, elements, bytes) of the arrays that collectives result in; a combined one counts as several."""
     return [
         (kind, math.prod(map(int, filter(None, shape.split(",")))), compilation.size(array))
         for _, result, operation, _ in compilation.INSTRUCTION.findall(text)

@@ -7,8 +7,7 @@ from tests.contract.methods import SMALL
 
 
 def examined(method: str) -> dict[str, str]:
-    """Outcomes by check, without training; the name of a method of this package is no import
-    path."""
+    """Outcomes by check, without training; the name of a method of this package is no import path."""
     outcomes = conformance.check(*plugins.find_plugins(f"dml_jax.methods.{method}")[0], {}, None)
     return {one.check: one.result for one in outcomes if one.check != conformance.NAMED}
 

@@ -1,5 +1,4 @@
-"""Training on any number of devices and processes is the same up to rounding, in float32 and in
-float64."""
+"""Training on any number of devices and processes is the same up to rounding, in float32 and in float64."""
 
 import itertools
 import json
@@ -99,8 +98,7 @@ def test_two_processes_of_two_devices(tmp_path: Path) -> None:
 
 
 def narrow(jaxpr: Any) -> list[str]:
-    """The operations of a program, and of those in it, whose results are floats of less than 64
-    bits."""
+    """The operations of a program, and of those in it, whose results are floats of less than 64 bits."""
     found = []
     for equation in jaxpr.eqns:
         for dtype in (out.aval.dtype for out in equation.outvars):

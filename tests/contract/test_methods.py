@@ -1,5 +1,4 @@
-"""What every method guarantees: one compilation, finite values, batch statistics, any number of
-devices, precision."""
+"""What every method guarantees: one compilation, finite values, batch statistics, any number of devices, precision."""
 
 import re
 from functools import cache, partial
@@ -77,8 +76,7 @@ def jitted_step(made: Method) -> Any:
 
 @cache
 def outputs(name: str) -> Any:
-    """(params, model_state, images of all views) -> (encoded images, embeddings of the first view)
-    at test time."""
+    """(params, model_state, images of all views) -> (encoded images, embeddings of the first view) at test time."""
     made = method(name)
 
     def both(params: Any, model_state: Any, images: jax.Array) -> tuple[Any, jax.Array]:
@@ -147,8 +145,7 @@ def test_batch_statistics_are_updated_in_training_and_used_at_test_time(name: st
 
 @every_method
 def test_rows_are_encoded_independently_and_logs_are_scalars(name: str) -> None:
-    """What a loss in chunks relies on: `encode` sees one image at a time, `loss` sees the whole
-    batch."""
+    """What a loss in chunks relies on: `encode` sees one image at a time, `loss` sees the whole batch."""
     made, state = method(name), started(name)
     batch = toys.batch(made.hooks.views)
     found = outputs(name)(state.params, state.model_state, batch.images)
@@ -204,8 +201,7 @@ MOVES |= {"transpose", "reshape"}
 
 @every_method
 def test_bfloat16_rounds_the_products_of_the_network_only(name: str) -> None:
-    """Loss and gradient stay close, the state and all sums float32, and products of embeddings
-    exact."""
+    """Loss and gradient stay close, the state and all sums float32, and products of embeddings exact."""
     run, start = update(name, jnp.bfloat16), started(name)
     batch = toys.batch(method(name).hooks.views)
     after, terms = run(start, batch, KEY)
@@ -219,8 +215,7 @@ def test_bfloat16_rounds_the_products_of_the_network_only(name: str) -> None:
     floats = {leaf.dtype for leaf in leaves(after) if leaf.dtype.kind not in "iub"}
     assert floats == {np.dtype("float32")}
 
-    # The program for GPUs, because CPUs have no such products and compute the same numbers in
-    # float32.
+    # The program for GPUs, because CPUs have no such products and compute the same numbers in float32.
     text = run.trace(start, batch, KEY).lower(lowering_platforms=("cuda",)).as_text()
     lines = [line for line in text.splitlines() if "stablehlo." in line]
     named = [(re.findall(r"stablehlo\.(\w+)", line)[0], line) for line in lines]

@@ -75,8 +75,7 @@ def sample(seed, sizes=SIZES, width=16, *, spread=1.5, shuffled=True, copies=0):
 
 
 def far_groups(dtype=np.float32):
-    """168 rows of 21 classes, each in one of ten groups that are much farther apart than the rows
-    of a group."""
+    """168 rows of 21 classes, each in one of ten groups that are much farther apart than the rows of a group."""
     rng = np.random.default_rng(0)
     labels = np.arange(168) % 21
     groups = 1e4 * np.sign(rng.normal(size=(10, 14)))[labels % 10]

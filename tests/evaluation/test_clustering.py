@@ -35,8 +35,7 @@ def test_adjusted_information_takes_no_work_for_every_class_and_cluster():
 
 @pytest.mark.parametrize("average", ["arithmetic", "geometric"])
 def test_error_of_nmi_from_the_influence_of_every_row(average):
-    """The derivative of the NMI with respect to the weight of each row; the two entropies differ by
-    a factor."""
+    """The derivative of the NMI with respect to the weight of each row; the two entropies differ by a factor."""
     rng = np.random.default_rng(0)
     clusters = rng.integers(0, 12, 200)
     labels = np.where(rng.random(200) < 0.8, clusters // 6, 2)
@@ -122,8 +121,7 @@ def test_errors_of_pairs(scale):
 
 
 def test_errors_of_few_pairs():
-    """Separable classes; rows of zeros, whose cosines are 0; and a rate of 1 in 100 pairs, which is
-    met exactly."""
+    """Separable classes; rows of zeros, whose cosines are 0; and a rate of 1 in 100 pairs, which is met exactly."""
     separable = pair_errors(np.repeat(np.eye(3), 4, axis=0), np.repeat(np.arange(3), 4))
     assert separable["equal_error_rate"] == 0
     zeros = pair_errors(np.array([[0.0, 0], [3, 0], [0, 2]]), np.array([0, 0, 1]))

@@ -1,5 +1,4 @@
-"""Nearest neighbours against brute force in float64: ties, exclusion, devices and streamed
-galleries."""
+"""Nearest neighbours against brute force in float64: ties, exclusion, devices and streamed galleries."""
 
 import jax
 import numpy as np
@@ -32,8 +31,7 @@ def check(found, queries, gallery, k, metric, *, exclude_self=False, rtol=1e-6, 
 
 
 def test_zero_rows_are_as_far_as_orthogonal_ones():
-    """1 - cosine, where the cosine with a zero row is 0, however many rows tie and whichever side
-    is zero."""
+    """1 - cosine, where the cosine with a zero row is 0, however many rows tie and whichever side is zero."""
     queries = np.array([[1, 0], [0, 0], [-1, 1e-3]], np.float32)
     gallery = np.array([[0, 0], [0, 1], [0, 0], [1, 0], [1, 1e-4], [-1, 0]], np.float32)
     lengths = np.linalg.norm(queries, axis=1)[:, None] * np.linalg.norm(gallery, axis=1)

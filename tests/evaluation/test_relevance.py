@@ -23,8 +23,7 @@ def _small_tiles(monkeypatch):
 
 
 def integers(classes=16):
-    """Points with small integer coordinates, so that Euclidean distances tie exactly, and their
-    classes."""
+    """Points with small integer coordinates, so that Euclidean distances tie exactly, and their classes."""
     rng = np.random.default_rng(0)
     return rng.integers(0, 3, (COUNT, 5)).astype(np.float32), rng.integers(0, classes, COUNT), rng
 
@@ -112,8 +111,7 @@ def test_results_do_not_depend_on_the_memory(monkeypatch):
 
 @both
 def test_grades_of_a_relation(separate):
-    """nDCG equals scikit-learn's; the other metrics take grades above 0 for relevant, and rows of
-    NaN are left out."""
+    """nDCG equals scikit-learn's; the other metrics take grades above 0 for relevant, and rows of NaN are left out."""
     points, labels, rng = integers(10)
     names = np.array(list("abcdefghij"))
     grades = rng.integers(0, 4, (10, 10)) * (rng.random((10, 10)) < 0.4) / 2  # not symmetric

@@ -1,5 +1,4 @@
-"""Re-ranking against a dense float64 implementation; metrics of ranked lists against brute
-force."""
+"""Re-ranking against a dense float64 implementation; metrics of ranked lists against brute force."""
 
 import numpy as np
 import pytest
@@ -16,8 +15,7 @@ def points(count=60, classes=6, seed=0):
 
 
 def dense(queries, gallery, k1, k2, weight):
-    """d* [Q, G] by the equations of the module, with N×N matrices and sets; `gallery` None: among
-    the queries."""
+    """d* [Q, G] by the equations of the module, with N×N matrices and sets; `gallery` None: among the queries."""
     rows = np.asarray(queries if gallery is None else np.concatenate([queries, gallery]), float)
     d = brute.distances(rows, rows, "cosine")
     order = np.argsort(d - 10 * np.eye(len(d)), axis=1, kind="stable")

@@ -1,5 +1,4 @@
-"""Retrieval against brute force in float64: tile layouts, algorithms, ties, exclusions, devices,
-labels."""
+"""Retrieval against brute force in float64: tile layouts, algorithms, ties, exclusions, devices, labels."""
 
 from functools import partial
 
@@ -27,8 +26,7 @@ def small_tiles(monkeypatch):
 
 
 def distances_with_ties(queries, gallery, metric):
-    """Distances to the gallery, in which copies tie exactly, whatever the rounding of the
-    product."""
+    """Distances to the gallery, in which copies tie exactly, whatever the rounding of the product."""
     _, kept, group = np.unique(gallery, axis=0, return_index=True, return_inverse=True)
     return brute.distances(queries, gallery[kept], metric)[:, group.reshape(-1)]
 
@@ -107,8 +105,7 @@ def test_separate_gallery(small_tiles, metric, shuffled):
 
 @pytest.mark.parametrize("sort_above", [5, 256])
 def test_queries_among_the_gallery(small_tiles, monkeypatch, sort_above):
-    """Each query leaves out its own row, wherever it is, by a group of its own; some queries are
-    not in the gallery."""
+    """Each query leaves out its own row, wherever it is, by a group of its own; some queries are not in the gallery."""
     monkeypatch.setattr(plan, "SORT_ABOVE", sort_above)
     points, labels = sample(13, copies=30)
     rng = np.random.default_rng(0)

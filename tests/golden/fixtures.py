@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 
 from dml_jax.backbones.contract import Backbone
 from dml_jax.config import Train
-from dml_jax.methods.contract import Method
+from dml_jax.methods.contract import Batch, Method
 from dml_jax.train import optimizers, step
 from dml_jax.train.step import TrainState
 from tests.papers import PAPERS
@@ -49,22 +49,46 @@ def torch_layer(z: dict[str, np.ndarray], *names: str, separator: str = ".") -> 
     return layer
 
 
-def training(
+def compare(ours: Any, theirs: Any, note: str = "", **tolerance: float) -> None:
+    """Two trees leaf by leaf; at the top level, `theirs` may have more keys than `ours`."""
+    theirs = {key: theirs[key] for key in ours} if isinstance(ours, dict) else theirs
+    assert jax.tree.structure(ours) == jax.tree.structure(theirs), note
+    for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(a, b, **tolerance, err_msg=f"{note}{jax.tree_util.keystr(path)}")
+
+
+def trained(
     method: Method,
     train: Train,
-    params: Any,
-    model_state: Any,
+    start: tuple[Any, Any],
+    batches: Iterable[Batch],
+    rates: tuple[Any, np.ndarray],
     *,
-    start: int = 0,
-    milestones: tuple[int, ...] = (),
-    steps: int | None = None,
-) -> tuple[Any, TrainState, Any]:
-    """(schedule, state, step) of a run with the library's step and optimizer; the warm-up takes
-    the first `start` steps."""
-    schedule = optimizers.rate_factor(train, start=start, stop=steps or train.steps, milestones=milestones)
-    optimizer = optimizers.build(train, method, schedule, warmup_steps=start)
-    state = TrainState(np.int32(0), params, model_state, jax.jit(optimizer.init)(params))
-    return schedule, state, jax.jit(step.build(method, optimizer))
+    warmup: int = 0,
+    milestones: Iterable[int] = (),
+) -> Iterator[tuple[TrainState, dict[str, jax.Array]]]:
+    """Makes the library's steps with its optimizer.
+
+    Args:
+      start: parameters and state of the method.
+      batches: of all steps.
+      rates: the learning rates of the groups, and what the authors had in each step.
+      warmup: number of the first steps, before which no rate changes.
+
+    Yields:
+      state and terms after each step.
+    """
+    given = list(batches)
+    schedule = optimizers.rate_factor(train, start=warmup, stop=len(given), milestones=tuple(milestones))
+    optimizer = optimizers.build(train, method, schedule, warmup_steps=warmup)
+    state, update = (
+        TrainState(np.int32(0), *start, jax.jit(optimizer.init)(start[0])),
+        jax.jit(step.build(method, optimizer)),
+    )
+    for t, batch in enumerate(given):
+        np.testing.assert_allclose(np.multiply(rates[0], float(schedule(t))), rates[1][t], rtol=1e-6)
+        state, terms = update(state, batch, jax.random.key(0))
+        yield state, terms
 
 
 def of_vectors(

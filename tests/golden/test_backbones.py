@@ -1,5 +1,4 @@
-"""Backbones compared with their torch definitions by torchvision, Cadene, timm, SegFormer and
-Hugging Face."""
+"""Backbones compared with their torch definitions by torchvision, Cadene, timm, SegFormer and Hugging Face."""
 
 import json
 import math
@@ -85,8 +84,7 @@ def shapes(net: str) -> tuple[dict[Path, tuple[int, ...]], ...]:
 
 
 def rebuild(net: str, seed: int, image_shape: tuple[int, int], sums: dict[str, float]) -> list[PyTree]:
-    """[params, stats] in float64; `sums` holds the sums of some tensors by torch name, to check
-    them."""
+    """[params, stats] in float64; `sums` holds the sums of some tensors by torch name, to check them."""
     module, config, _ = NETS[net]
     checked = set()
 
@@ -128,8 +126,7 @@ def nchw(x: Any) -> Any:
 
 
 def stages(net: str, captured: Any) -> dict[str, jax.Array]:
-    """Outputs of modules under their torch names, in torch's layout (tokens [B, N, C] in
-    transformers)."""
+    """Outputs of modules under their torch names, in torch's layout (tokens [B, N, C] in transformers)."""
     module, config, _ = NETS[net]
     named = {name: out for name, out in captured.items() if name not in ("__call__", "encode")}
     if module is resnet:
@@ -150,8 +147,7 @@ def stages(net: str, captured: Any) -> dict[str, jax.Array]:
 
 @cache
 def network_of(net: str, transform_input: bool = False) -> Callable[[PyTree, PyTree, np.ndarray], Any]:
-    """(params, stats, images [B, H, W, 3]) -> (feature map, tokens of DeiT, outputs of all stages),
-    compiled."""
+    """(params, stats, images [B, H, W, 3]) -> (feature map, tokens of DeiT, outputs of all stages), compiled."""
     _, config, network = NETS[net]
     network = network(replace(config, transform_input=True) if transform_input else config)
     wanted = lambda _, method: method in ("__call__", "encode")  # noqa: E731
@@ -214,8 +210,7 @@ def nets() -> list[str]:
 
 
 def cases() -> list[Any]:
-    """Every network and image size of the files; slow, except for the smallest images of networks
-    other than MiT."""
+    """Every network and image size of the files; slow, except for the smallest images of networks other than MiT."""
     parameters = []
     for net in nets():
         z, _ = fixtures.load("backbones", f"backbone_{net}")
@@ -325,8 +320,7 @@ OF_HUGGING_FACE = [name for name in fixtures.names("backbones") if name in HUGGI
     "name", [pytest.param(n, marks=pytest.mark.slow if "b2" in n else ()) for n in OF_HUGGING_FACE]
 )
 def test_hugging_face(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Conversion from Hugging Face's names; outputs with the authors' epsilons and with those of
-    Hugging Face."""
+    """Conversion from Hugging Face's names; outputs with the authors' epsilons and with those of Hugging Face."""
     z, meta = fixtures.load("backbones", name)
     net, seed = name.removeprefix("backbone_").removesuffix("_hf"), meta["seed"]
     params, _ = shapes(net)
@@ -466,8 +460,7 @@ def test_layers(name: str) -> None:
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", fixtures.names("backbones", "bn_inception_forward"))
 def test_bn_inception_of_hist(name: str) -> None:
-    """The module of HIST's authors, with weights drawn in the order of its parameters and vectors
-    stored as rows."""
+    """The module of HIST's authors, with weights drawn in the order of its parameters and vectors stored as rows."""
     z, meta = fixtures.load("backbones", name)
     tensors = {}
     for k, (key, kind, shape) in enumerate(zip(z["names"], z["kinds"], z["shapes"], strict=True)):

@@ -1,10 +1,10 @@
 """CRT and the multi-similarity loss against float64 references written from the equations.
 
-The multi-similarity files also contain the results of pytorch-metric-learning 2.9 ("pml"), which
-keeps duplicates.
+The multi-similarity files also contain the results of pytorch-metric-learning 2.9 ("pml"), which keeps duplicates.
 """
 
 import functools
+import re
 from typing import Any
 
 import jax
@@ -51,20 +51,6 @@ def params_of(z: dict[str, np.ndarray], dtype: str, prefix: str = "") -> Any:
             branch["prototypes"] = cast(f"p{b}.C")
         params[f"branch{b}"] = branch
     return params
-
-
-def torch_layout(params: Any) -> dict[str, jax.Array]:
-    """Parameters or gradients of the branches under their names in the files."""
-    named = {}
-    for b in (1, 2):
-        branch = params[f"branch{b}"]
-        for i, layer in ((1, "hidden"), (2, "output")):
-            if layer in branch:
-                named[f"p{b}.W{i}"] = branch[layer]["kernel"].swapaxes(1, 2)
-                named[f"p{b}.b{i}"] = branch[layer]["bias"]
-        if "prototypes" in branch:
-            named[f"p{b}.C"] = branch["prototypes"]
-    return named
 
 
 def config_of(
@@ -134,11 +120,11 @@ def test_head(name: str, dtype: str) -> None:
         grads, found = jax.jit(jax.jacrev(losses, argnums=(0, 1), has_aux=True))(params, x)
         for key, ours in found.items():
             check(ours, z[key], note=key)
-        for part, (grad_params, grad_x) in jax.tree.map(np.asarray, grads).items():
-            for key, ours in ({"x": grad_x} | torch_layout(grad_params)).items():
-                # Not stored if independent.
-                theirs = z.get(f"grad.{part}.{key}", np.zeros(ours.shape))
-                check(ours, theirs, note=f"grad.{part}.{key}")
+        for part, ours in grads.items():
+            inputs = [key for key in z if key == "x" or re.match(r"p\d\.", key)]
+            # Not stored if independent.
+            stored = {key: z.get(f"grad.{part}.{key}", np.zeros(z[key].shape)) for key in inputs}
+            jax.tree.map(functools.partial(check, note=part), ours, (params_of(stored, dtype), stored["x"]))
         assert config.sharing == ("shared" if "once" in meta["L_DIV"] else "separate")
 
 
@@ -186,11 +172,10 @@ def test_multi_similarity(name: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("name", METRICS)
 def test_generalization_metrics(name: str) -> None:
-    """The definitions of Roth et al. (ICML 2020), cited by CRT: density from class means, decay of
-    the whole spectrum.
+    """The definitions of Roth et al. (ICML 2020), cited by CRT: density from class means, decay of the whole spectrum.
 
-    Not compared: `code.rho_numpy_truncated`, which loses the smallest singular value; the pairwise
-    and Euclidean variants of the density; the other directions of the divergence.
+    Not compared: `code.rho_numpy_truncated`, which loses the smallest singular value; the pairwise and Euclidean
+    variants of the density; the other directions of the divergence.
     """
     z, meta = fixtures.load("crt", name)
     gate = {"rtol": meta["tolerance"]["float64"], "atol": meta["tolerance"]["float64"]}
@@ -226,9 +211,9 @@ def test_trace(name: str, x64: None) -> None:
     groups = dict.fromkeys(method.groups, Group(meta["lr"], meta["weight_decay"]))
     train = Train(groups=groups, steps=meta["steps"], optimizer=meta["optimizer"])
     start = trace_params(z, "init"), {"backbone": {}}
-    schedule, state, update = fixtures.training(method, train, *start)
-    rates = [meta["lr"] * schedule(i) for i in range(meta["steps"])]
-    np.testing.assert_allclose(rates, z["lrs"], rtol=1e-6)
+    rows = [labels.astype(np.int32) for labels in z["labels"]]
+    batches = [Batch(x[None, :, :, None, :], y, np.arange(len(y))) for x, y in zip(z["inputs"], rows, strict=True)]
+    run = fixtures.trained(method, train, start, batches, (meta["lr"], z["lrs"]))
 
     equal = functools.partial(np.testing.assert_allclose, **meta["tolerance"]["float64"])
     logged = {"multi_similarity1": "ms1", "multi_similarity2": "ms2"}
@@ -236,10 +221,7 @@ def test_trace(name: str, x64: None) -> None:
     if config.sharing == "separate":
         logged["diversity2"] = "div2"
     counted = ("positives1", "negatives1", "positives2", "negatives2")
-    for i in range(len(z["losses"])):
-        images, labels = z["inputs"][i][None, :, :, None, :], z["labels"][i].astype(np.int32)
-        batch = Batch(images, labels, np.arange(len(labels)))
-        state, terms = update(state, batch, jax.random.key(0))
+    for i, (state, terms) in enumerate(run):
         note = f"step {i + 1}"
         equal(terms["loss"], z["losses"][i], err_msg=note)
         for ours, theirs in logged.items():
@@ -255,6 +237,6 @@ def test_trace(name: str, x64: None) -> None:
         encoded, _ = method.encode(params, model_state, images, train=False)
         return *encoded, method.embed(params, model_state, images[0])
 
-    found = evaluated(state.params, state.model_state, images)
+    found = evaluated(state.params, state.model_state, batches[-1].images)
     for ours, name in zip(found, ("f1", "f2", "embedding"), strict=True):
         equal(ours, z[f"eval_{name}"], err_msg=name)

@@ -1,5 +1,4 @@
-"""HIST against the authors' code (ljin0429/HIST) and the reproduction's
-(jichengyuan/MLRC2022_HIST)."""
+"""HIST against the authors' code (ljin0429/HIST) and the reproduction's (jichengyuan/MLRC2022_HIST)."""
 
 from functools import partial
 from typing import Any
@@ -28,10 +27,6 @@ def test_every_file_is_known() -> None:
         assert fixtures.load("hist", name)[1]["kind"] in KINDS | ELSEWHERE, name
 
 
-def close(ours: Any, theirs: np.ndarray, tolerance: dict[str, Any], note: str = "") -> None:
-    np.testing.assert_allclose(np.asarray(ours), theirs, **tolerance["float64"], err_msg=note)
-
-
 def config_of(meta: dict[str, Any], **more: Any) -> hist.Config:
     """The options that a file states."""
     given = {key: float(meta[key]) for key in ("tau", "alpha", "lambda_s")}
@@ -42,49 +37,25 @@ def normalise(x: jax.Array) -> jax.Array:
     return layers.LayerNorm(affine=False).apply({}, x)
 
 
-def near(ours: Any, theirs: np.ndarray, note: str = "") -> None:
-    """Float32: within 2e-3 of the tensor's largest entry."""
-    ours = np.asarray(ours)
-    assert ours.dtype == np.float32
-    atol = 2e-3 * max(np.abs(theirs).max(), 1e-3)
-    np.testing.assert_allclose(ours, theirs, rtol=0, atol=atol, err_msg=note)
+def near(ours: Any, theirs: Any) -> None:
+    """Float32: within 2e-3 of each tensor's largest entry."""
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves({key: theirs[key] for key in ours}), strict=True):
+        assert a.dtype == np.float32
+        np.testing.assert_allclose(a, b, rtol=0, atol=2e-3 * max(np.abs(b).max(), 1e-3))
 
 
-def network(z: dict[str, np.ndarray], depth: int, prefix: str = "") -> tuple[Any, Any]:
-    """(params, stats) of the hypergraph network from torch's layout."""
-    params: dict[str, Any] = {}
-    running: dict[str, Any] = {}
+def network(z: dict[str, np.ndarray], depth: int, prefix: str = "") -> dict[str, Any]:
+    """Parameters of the hypergraph network, or their gradients, from torch's layout."""
     theta = lambda i: fixtures.torch_layer(z, f"{prefix}theta{i}", separator="_")  # noqa: E731
-    for i in range(1, depth + 1):
-        bn = f"{prefix}bn{i}_"
-        affine = {"scale": z[f"{bn}weight"], "bias": z[f"{bn}bias"]}
-        params[f"block{i}"] = {"theta": theta(i), "bn": affine}
-        running[f"block{i}"] = {key: z[f"{bn}running_{key}"] for key in ("mean", "var")}
-    params["output"] = theta(depth + 1)
-    return params, running
+    norm = lambda i: {"scale": z[f"{prefix}bn{i}_weight"], "bias": z[f"{prefix}bn{i}_bias"]}  # noqa: E731
+    blocks = {f"block{i}": {"theta": theta(i), "bn": norm(i)} for i in range(1, depth + 1)}
+    return blocks | {"output": theta(depth + 1)}
 
 
-def torch_layout(params: Any, prefix: str = "") -> dict[str, np.ndarray]:
-    """Parameters (or gradients) of the hypergraph network under their names in the files."""
-    named = {}
-    for block, value in params.items():  # arrays of NumPy, or within a compiled function
-        i = len(params) if block == "output" else int(block.removeprefix("block"))
-        theta = value if block == "output" else value["theta"]
-        named[f"{prefix}theta{i}_weight"] = theta["kernel"].T
-        named[f"{prefix}theta{i}_bias"] = theta["bias"]
-        if block != "output":
-            named[f"{prefix}bn{i}_weight"] = value["bn"]["scale"]
-            named[f"{prefix}bn{i}_bias"] = value["bn"]["bias"]
-    return named
-
-
-def after_training(stats: Any) -> dict[str, jax.Array]:
-    """Running statistics under their names in the files."""
-    return {
-        f"bn{block.removeprefix('block')}_running_{key}_after": value
-        for block, of_block in stats.items()
-        for key, value in of_block.items()
-    }
+def running(z: dict[str, np.ndarray], depth: int, prefix: str = "", suffix: str = "") -> dict[str, Any]:
+    """Its running statistics."""
+    key = lambda i, kind: f"{prefix}bn{i}_running_{kind}{suffix}"  # noqa: E731
+    return {f"block{i}": {kind: z[key(i, kind)] for kind in ("mean", "var")} for i in range(1, depth + 1)}
 
 
 @pytest.mark.parametrize("name", files("distribution_loss"))
@@ -95,7 +66,7 @@ def test_distribution_loss(name: str, x64: None) -> None:
     labels = jnp.asarray(z["labels"])
     params = {key: jnp.asarray(z[key], dtype) for key in ("means", "log_vars")}
     tau, alpha = float(z["tau"]), float(z["alpha"])
-    check = near if single else lambda a, b, n="": close(a, b, meta["tolerance"], n)
+    check = near if single else partial(fixtures.compare, **meta["tolerance"]["float64"])
 
     @jax.jit
     def everything(embeddings: jax.Array, params: Any) -> dict[str, Any]:
@@ -120,20 +91,16 @@ def test_distribution_loss(name: str, x64: None) -> None:
         return out
 
     assert (z["prob_true"] == 0).sum() == meta["n_zero_prob"]
-    for key, value in everything(jnp.asarray(z["embeddings"], dtype), params).items():
-        check(value, z[key], key)
+    check(everything(jnp.asarray(z["embeddings"], dtype), params), z)
 
 
 @pytest.mark.parametrize("name", files("hgnn"))
 def test_hgnn(name: str, x64: None) -> None:
     z, meta = fixtures.load("hist", name)
     depth, labels = meta["num_hidden_layers"], jnp.asarray(z["labels"])
-    params, stats = network(z, depth)
+    params, stats = network(z, depth), running(z, depth)
     config = hist.Config(hidden_dim=len(z["bn1_weight"]) if depth else 1, hidden_layers=depth)
-    one_edge = meta["n_edges"] == 1
-    # With one hyperedge every row of G is equal: these gradients are zeros, stored as rounding
-    # noise.
-    zeros = {"X", "H", "theta1_weight", "theta1_bias", "bn1_weight"} if one_edge else set()
+    close = partial(fixtures.compare, **meta["tolerance"]["float64"])
 
     def cross_entropy(x: jax.Array, h: jax.Array, params: Any, train: bool) -> tuple[jax.Array, Any]:
         g = hist.propagation(h, jnp.ones(h.shape[1]))
@@ -145,16 +112,15 @@ def test_hgnn(name: str, x64: None) -> None:
     for mode in ("train", "eval"):
         given = jnp.asarray(z["X"]), jnp.asarray(z["H"]), params, mode == "train"
         (value, (g, logits, after)), grads = run(*given)
-        found = {"G": g, f"logits_{mode}": logits, f"ce_{mode}": value}
+        close({"G": g, f"logits_{mode}": logits, f"ce_{mode}": value}, z)
+        theirs = {key: z[f"grad_{mode}_{key}"] for key in "XH"} | network(z, depth, f"grad_{mode}_")
+        ours = dict(zip("XH", grads, strict=False)) | grads[2]
         if mode == "train":
-            found |= after_training(after)
-        for key, value in found.items():
-            close(value, z[key], meta["tolerance"], key)
-        named = {"X": grads[0], "H": grads[1], **torch_layout(jax.tree.map(np.asarray, grads[2]))}
-        for key, grad in named.items():
-            noise = mode == "train" and key in zeros
-            tolerance = {"float64": {"rtol": 0, "atol": 1e-8}} if noise else meta["tolerance"]
-            close(grad, z[f"grad_{mode}_{key}"], tolerance, f"{mode} {key}")
+            close(after, running(z, depth, suffix="_after"))
+            if meta["n_edges"] == 1:  # every row of G is equal: these gradients are zeros, stored as rounding noise
+                noise = {key: ours.pop(key) for key in ("X", "H", "block1")}
+                fixtures.compare(noise, theirs, mode, rtol=0, atol=1e-8)
+        close(ours, theirs, mode)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -163,8 +129,8 @@ def test_total(name: str, dtype: str, x64: None) -> None:
     z, meta = fixtures.load("hist", name)
     z = fixtures.cast(z, dtype)
     depth, labels = meta["num_hidden_layers"], jnp.asarray(z["labels"])
-    params, stats = network(z, depth)
-    whole = {"distributions": {k: z[k] for k in ("means", "log_vars")}, "hgnn": params}
+    stats = running(z, depth)
+    params = {"distributions": {k: z[k] for k in ("means", "log_vars")}, "hgnn": network(z, depth)}
     config = config_of(meta, hidden_layers=depth, distance=meta["distance_type"])
 
     @jax.jit
@@ -190,13 +156,11 @@ def test_total(name: str, dtype: str, x64: None) -> None:
         for key in ("means", "log_vars"):
             out[f"grad_{key}"] = grads[1]["distributions"][key]
             out[f"grad_ce_{key}"] = ce["distributions"][key]
-        return out | torch_layout(grads[1]["hgnn"], "grad_") | after_training(after)
+        return out | {"hgnn": grads[1]["hgnn"], "after": after}
 
-    for key, value in everything(jnp.asarray(z["features"]), whole).items():
-        if dtype == "float64":
-            close(value, z[key], meta["tolerance"], key)
-        else:
-            near(value, z[key], key)
+    theirs = z | {"hgnn": network(z, depth, "grad_"), "after": running(z, depth, suffix="_after")}
+    check = partial(fixtures.compare, **meta["tolerance"]["float64"]) if dtype == "float64" else near
+    check(everything(jnp.asarray(z["features"]), params), theirs)
 
 
 @pytest.mark.parametrize("name", files("embedding_head"))
@@ -218,14 +182,12 @@ def test_embedding_head(name: str, x64: None) -> None:
     found = {"pooled": pooled, "embeddings": embeddings, "grad_embedding_bias": grads["bias"]}
     found["grad_feature_map"] = np.asarray(grad_features).transpose(0, 3, 1, 2)
     found["grad_embedding_weight"] = np.asarray(grads["kernel"]).T
-    for key, value in found.items():
-        close(value, z[key], meta["tolerance"], key)
+    fixtures.compare(found, z, **meta["tolerance"]["float64"])
 
 
 @pytest.mark.parametrize("name", files("train_trace"))
 def test_training_trace(name: str, x64: None) -> None:
-    """A whole run through the real step: warm-up with a frozen backbone, four groups, decay,
-    staircase."""
+    """A whole run through the real step: warm-up with a frozen backbone, four groups, decay, staircase."""
     z, meta = fixtures.load("hist", name)
     config = config_of(meta, pooling="avg")
     epoch, warm, decay = meta["iters_per_epoch"], meta["warm_epochs"], meta["weight_decay"]
@@ -239,41 +201,38 @@ def test_training_trace(name: str, x64: None) -> None:
     groups["backbone"] = Group(meta["lr"], decay, "freeze")
     chosen = {"optimizer": meta["optimizer"], "schedule": "step", "gamma": meta["lr_decay_gamma"]}
     train = Train(groups=groups, epochs=meta["epochs"], warmup_epochs=warm, **chosen)
-    steps = (warm + meta["epochs"]) * epoch
     falls = range(warm + meta["lr_decay_step"], warm + meta["epochs"], meta["lr_decay_step"])
     relu = lambda p, x: jax.nn.relu(x @ p["kernel"] + p["bias"][None])  # noqa: E731
-    data = TrainingSet(meta["C"], meta["C"])
-    method = hist.build(config, fixtures.of_vectors(meta["K"], relu), data)
-    hgnn, stats = network(z, 1, "init_")
-    layer = partial(fixtures.torch_layer, z, separator="_")
-    params = {"backbone": layer("init_body"), "embedding": layer("init_embedding"), "hgnn": hgnn}
-    params["distributions"] = {key: z[f"init_{key}"] for key in ("means", "log_vars")}
-    when = {"start": warm * epoch, "milestones": tuple(e * epoch for e in falls), "steps": steps}
-    schedule, state, update = fixtures.training(method, train, params, {"backbone": {}, "hgnn": stats}, **when)
-    terms = []
-    for t in range(steps):
-        labels = z["labels"][t]
-        batch = Batch(z["inputs"][t][None], labels, labels)
-        state, logged = update(state, batch, jax.random.key(0))
-        terms.append(logged)
-        found = float(schedule(t)) * np.array(list(rates.values()))
-        np.testing.assert_allclose(found, z["lrs"][t], rtol=1e-6)
-        if t + 1 == warm * epoch:
-            body = np.asarray(state.params["backbone"]["kernel"]).T
-            np.testing.assert_array_equal(body, z["body_weight_after_warm"])
-    for key, stored in (("loss", "losses"), ("loss_d", "losses_d"), ("loss_ce", "losses_ce")):
-        close([term[key] for term in terms], z[stored], meta["tolerance"], key)
-    learned = jax.tree.map(np.asarray, state.params)
-    final = torch_layout(learned["hgnn"])
-    for key in ("means", "log_vars"):
-        final[key] = learned["distributions"][key]
-    for key, group in (("body", "backbone"), ("embedding", "embedding")):
-        final[f"{key}_weight"] = learned[group]["kernel"].T
-        final[f"{key}_bias"] = learned[group]["bias"]
-    for key in ("mean", "var"):
-        final[f"bn1_running_{key}"] = state.model_state["hgnn"]["block1"][key]
-    for key, value in final.items():
-        close(value, z[f"final_{key}"], meta["tolerance"], key)
+    method = hist.build(config, fixtures.of_vectors(meta["K"], relu), TrainingSet(meta["C"], meta["C"]))
+
+    def parameters(moment: str) -> dict[str, Any]:
+        layers = ((group, f"{moment}_{key}") for group, key in (("backbone", "body"), ("embedding", "embedding")))
+        found = {group: fixtures.torch_layer(z, key, separator="_") for group, key in layers}
+        found["distributions"] = {key: z[f"{moment}_{key}"] for key in ("means", "log_vars")}
+        return found | {"hgnn": network(z, 1, f"{moment}_")}
+
+    start = parameters("init"), {"backbone": {}, "hgnn": running(z, 1, "init_")}
+    batches = [Batch(x[None], y, y) for x, y in zip(z["inputs"], z["labels"], strict=True)]
+    run = fixtures.trained(
+        method,
+        train,
+        start,
+        batches,
+        ([*rates.values()], z["lrs"]),
+        warmup=warm * epoch,
+        milestones=[e * epoch for e in falls],
+    )
+    logged = []
+    for t, (state, terms) in enumerate(run, start=1):
+        logged.append(terms)
+        if t == warm * epoch:
+            np.testing.assert_array_equal(state.params["backbone"]["kernel"].T, z["body_weight_after_warm"])
+    losses = {f"losses{part}": [term[f"loss{part}"] for term in logged] for part in ("", "_d", "_ce")}
+    close = partial(fixtures.compare, **meta["tolerance"]["float64"])
+    for key, values in losses.items():
+        close(np.array(values), z[key], key)
+    close(state.params, parameters("final"))
+    close(state.model_state["hgnn"], running(z, 1, "final_"))
 
 
 def test_only_what_is_zero_in_float32_is_dropped() -> None:

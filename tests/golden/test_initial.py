@@ -1,9 +1,7 @@
-"""Every recipe starts as its authors' code does: the moments of all initial values, and the first
-update.
+"""Every recipe starts as its authors' code does: the moments of all initial values, and the first update.
 
-`initial/*.json`, or `initial.json`, contains, by paper and parameter, shape, kind (normal, uniform
-or constant), mean, standard deviation and range of one draw of the authors' constructors, with
-those of the bias.
+`initial/*.json`, or `initial.json`, contains, by paper and parameter, shape, kind (normal, uniform or constant), mean,
+standard deviation and range of one draw of the authors' constructors, with those of the bias.
 """
 
 import csv

@@ -1,10 +1,9 @@
 """The baselines' losses compared with their authors' code and the benchmark code of Roth et al.
 
-Files: `hist/proxy_anchor*` (tjddus9597/Proxy-Anchor-CVPR2020) and `diva/losses*` (Confusezius' two
-repositories). Excluded from the latter, because they differ from the papers: `arcface_diva_*` (the
-margin is added to every logit and cancels) and
-`softtriplet_{loss,grad_emb,grad_intra_class_centroids}` (normalised across the centers, and
-weighted over classes instead of centers).
+Files: `hist/proxy_anchor*` (tjddus9597/Proxy-Anchor-CVPR2020) and `diva/losses*` (Confusezius' two repositories).
+Excluded from the latter, because they differ from the papers: `arcface_diva_*` (the margin is added to every logit and
+cancels) and `softtriplet_{loss,grad_emb,grad_intra_class_centroids}` (normalised across the centers, and weighted over
+classes instead of centers).
 """
 
 from typing import Any
@@ -42,13 +41,11 @@ def test_proxy_anchor(name: str, x64: None) -> None:
     )
     found = {"cosine": jax.jit(pairwise.cosine)(z["embeddings"], z["proxies"]), "loss": loss}
     found |= {"grad_proxies": grad_proxies, "grad_embeddings": grad_embeddings}
-    for key, value in found.items():
-        np.testing.assert_allclose(value, z[key], **gate, err_msg=key)
+    fixtures.compare(found, z, **gate)
 
 
 def cases(z: dict[str, np.ndarray], meta: dict[str, Any]) -> dict[str, tuple[Any, str, str]]:
-    """By loss: (function of parameters and unit embeddings, key of the parameters, key of their
-    gradient)."""
+    """By loss: (function of parameters and unit embeddings, key of the parameters, key of their gradient)."""
     hyper = {key.removeprefix("loss_"): value for key, value in meta["hyper"].items()}
     labels, triplets = jnp.asarray(z["labels"]), z["triplets"]
 
@@ -115,8 +112,7 @@ def test_every_key_is_compared_or_named(name: str) -> None:
 
 @pytest.mark.parametrize("name", SUITES)
 def test_reference(name: str, x64: None) -> None:
-    """The references assume unit embeddings and ours normalise them, so tangential gradients are
-    compared."""
+    """The references assume unit embeddings and ours normalise them, so tangential gradients are compared."""
     z, meta = fixtures.load("diva", name)
     gate = {"rtol": meta["rtol"], "atol": meta["atol"]}
     x = z["emb"]

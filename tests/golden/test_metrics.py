@@ -32,8 +32,7 @@ def test_every_file_is_of_a_known_kind(name):
 
 
 def check_metrics(arrays, meta, block, result, *, per_query=True, lattice=False):
-    """Compares one block of metrics. Cosines of lattice rows tie only up to rounding, so the
-    tolerance is wider."""
+    """Compares one block of metrics. Cosines of lattice rows tie only up to rounding, so the tolerance is wider."""
     queries = len(result["rank"])
     loose = lattice and "cosine" in block
     tolerance = max(5e-3, 4 / queries) if loose else meta["tolerance"]["metrics"]
@@ -56,8 +55,7 @@ def check_metrics(arrays, meta, block, result, *, per_query=True, lattice=False)
 
 
 def check_library_metrics(arrays, meta, key, result):
-    """Compares with pytorch-metric-learning, whose metrics exclude queries without a relevant
-    row."""
+    """Compares with pytorch-metric-learning, whose metrics exclude queries without a relevant row."""
     recall = result["recall@1"] * len(result["rank"])
     recall /= len(result["rank"]) - result["lone_queries"]
     measured = [recall, result["r_precision"], result["map@r"]]
@@ -65,8 +63,7 @@ def check_library_metrics(arrays, meta, key, result):
 
 
 def check_neighbors(found, arrays, meta, block):
-    """Compares distances, and indices wherever the distance differs clearly from those before and
-    after it."""
+    """Compares distances, and indices wherever the distance differs clearly from those before and after it."""
     index, distance = arrays[f"nn_index_{block}"], arrays[f"nn_dist_{block}"]
     atol = meta["tolerance"].get("distances", 1e-5)
     np.testing.assert_allclose(found[0], distance, rtol=1e-6, atol=atol)

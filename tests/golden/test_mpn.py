@@ -1,5 +1,4 @@
-"""MPN against the authors' code (dvl-tum/intra_batch): network, losses, RAdam, reciprocal
-neighbours, training runs."""
+"""MPN against the authors' code (dvl-tum/intra_batch): network, losses, RAdam, reciprocal neighbours, training runs."""
 
 import re
 from functools import partial
@@ -39,11 +38,6 @@ OF_LAYERS = {
     "output": ("att.out",), "norm1": ("norm1",), "norm2": ("norm2",), "ff1": ("linear1",),
     "ff2": ("linear2",),
 }  # fmt: skip
-OF_HEADS = {
-    "embedding": "body", "auxiliary": "aux_fc", "projection": "dim_red", "neck": "bottleneck.0",
-    "classifier": "fc.0",
-}  # fmt: skip
-FROZEN = "bottleneck.0.bias"  # stays 0 in the authors' code; the neck has no bias here
 
 
 def files(kind: str) -> list[str]:
@@ -79,7 +73,7 @@ def dense(params: Any, x: jax.Array) -> jax.Array:
 
 
 def layers(z: dict[str, np.ndarray], prefix: str, count: int) -> dict[str, Any]:
-    """Parameters of the message passing layers."""
+    """Parameters of the message passing layers, or their gradients."""
     params: dict[str, Any] = {}
     for i in range(count):
         params[f"layer{i + 1}"] = layer = {}
@@ -106,37 +100,6 @@ def train_of(meta: dict[str, Any], groups: dict[str, Group]) -> Train:
     return Train(groups, steps=meta["steps"], optimizer="radam", **fall)
 
 
-def torch_layout(params: dict[str, Any], prefix: str = "gnn_model.node_model.") -> dict[str, jax.Array]:
-    """Parameters or gradients under the names and in the layout of the files."""
-    named: dict[str, jax.Array] = {}
-
-    def put(params: dict[str, jax.Array], *keys: str) -> None:
-        for ours, array in params.items():
-            for key, part in zip(keys, jnp.split(array, len(keys), axis=-1), strict=True):
-                named[f"{key}.{'bias' if ours == 'bias' else 'weight'}"] = part.T
-
-    for name, section in params.items():
-        if name == "mpn":
-            named |= torch_layout(section, prefix)
-        elif name.startswith("layer"):
-            for inner, part in section.items():
-                at = f"{prefix}layers.{int(name[5:]) - 1}."
-                put(part, *(at + key for key in OF_LAYERS[inner]))
-        elif section:
-            put(section, OF_HEADS[name])
-    return named
-
-
-def compare(ours: dict[str, Any], z: dict[str, np.ndarray], prefix: str, tolerance: dict[str, float]) -> None:
-    """Compares with all arrays of the file under `prefix`, except for the bias that is always 0."""
-    stored = {key.removeprefix(prefix): value for key, value in z.items() if key.startswith(prefix)}
-    if FROZEN in stored:
-        assert not stored.pop(FROZEN).any()
-    assert ours.keys() == stored.keys()
-    for key, value in stored.items():
-        np.testing.assert_allclose(ours[key], value, **tolerance, err_msg=prefix + key)
-
-
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("name", files("stack"))
 def test_stack(name: str, dtype: str, x64: None) -> None:
@@ -153,15 +116,13 @@ def test_stack(name: str, dtype: str, x64: None) -> None:
     @jax.jit
     def run(x: jax.Array, params: Any) -> Any:
         (grad_x, grads), outputs = jax.grad(scalar, (0, 1), has_aux=True)(x, params)
-        return outputs, grad_x, torch_layout(grads, "")
+        nodes, attention = (jnp.stack(part) for part in zip(*outputs, strict=True))
+        return {"out": nodes[-1], "layer_out": nodes, "attn": attention, "grad_x": grad_x}, grads
 
-    outputs, grad_x, grads = run(z["x"], params)
-    assert grad_x.dtype == dtype
-    np.testing.assert_allclose(outputs[-1][0], z["out"], **tolerance)
-    np.testing.assert_allclose(np.stack([h for h, _ in outputs]), z["layer_out"], **tolerance)
-    np.testing.assert_allclose(np.stack([a for _, a in outputs]), z["attn"], **tolerance)
-    np.testing.assert_allclose(grad_x, z["grad_x"], **tolerance)
-    compare(grads, z, "grad/", tolerance)
+    found, grads = run(z["x"], params)
+    assert found["grad_x"].dtype == dtype
+    fixtures.compare(found, z, **tolerance)
+    fixtures.compare(grads, layers(z, "grad/", meta["num_layers"]), **tolerance)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -201,17 +162,14 @@ def test_loss(name: str, dtype: str, x64: None) -> None:
             "bn_running_var_after": after["neck"]["var"],
             "eval_mpn_logits": eval_logits,
             "eval_mpn_embedding": unit(eval_refined),
-            "grad": torch_layout(grads),
+            "grad": grads,
         }
 
     ours = compute(params, z["fc7"])
-    compare(ours.pop("grad"), z, "grad/", tolerance)
-    for key, value in ours.items():
-        np.testing.assert_allclose(value, z[key], **tolerance, err_msg=key)
-        assert value.dtype == dtype, key
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(ours)} == {dtype}
+    fixtures.compare(ours, z | {"grad": all_heads(z, "grad/", meta["num_layers"])}, **tolerance)
     if dtype == "float64":
-        for key in ("loss", "loss_aux", "loss_mpn"):
-            np.testing.assert_allclose(ours[key], z[key], rtol=1e-10)
+        fixtures.compare({key: ours[key] for key in ("loss", "loss_aux", "loss_mpn")}, z, rtol=1e-10)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -291,38 +249,36 @@ def test_reciprocal_batches_with_a_gallery(name: str, x64: None) -> None:
 
 @pytest.mark.parametrize("name", files("trace"))
 def test_training_trace(name: str, x64: None) -> None:
-    """A run with the actual training step: both losses, statistics of the neck, RAdam beyond step
-    5, rate decay."""
+    """A run with the actual training step: both losses, statistics of the neck, RAdam beyond step 5, rate decay."""
     z, meta, _ = load(name, "float64")
     config, data = configure(meta, **options_of(meta)), (meta["num_classes"], meta["num_nodes"])
     method = mpn.build(config, fixtures.of_vectors(meta["in_dim"]), TrainingSet(*data))
     groups = dict.fromkeys(method.groups, Group(meta["lr"], meta["weight_decay"]))
     drop = meta["lr_drop_before_step"]
-    params = all_heads(z, "init/", meta["num_layers"]) | {"backbone": {}}
-    params["embedding"] = linear(z, "init/body")
+
+    def parameters(moment: str) -> dict[str, Any]:
+        heads = all_heads(z, f"{moment}/", meta["num_layers"])
+        return heads | {"backbone": {}, "embedding": linear(z, f"{moment}/body")}
+
     stats = {key: z[f"bn_running_{key}_init"] for key in ("mean", "var")}
-    start, falls = {"backbone": {}, "neck": stats}, (drop - 1,) if drop else ()
-    schedule, state, update = fixtures.training(method, train_of(meta, groups), params, start, milestones=falls)
+    start = parameters("init"), {"backbone": {}, "neck": stats}
     nodes, key = np.arange(meta["num_nodes"]), jax.random.key(0)
     batches = [Batch(images[None], labels, nodes) for images, labels in zip(z["inputs"], z["labels"], strict=True)]
-    tolerance = meta["tolerance"]["float64"]
-    objective = lambda p: step.loss(method, p, state.model_state, batches[0], state.step, key)[0]  # noqa: E731
-    gradient = jax.jit(jax.grad(objective))(params)["embedding"]
-    compare(torch_layout({"embedding": gradient}), z, "grad1/", tolerance)
-    terms, layout = [], jax.jit(torch_layout)
-    for t, batch in enumerate(batches):
-        assert float(schedule(t)) * meta["lr"] == pytest.approx(z["lrs"][t], rel=1e-6)
-        state, logged = update(state, batch, key)
-        terms.append(logged)
-        for moment in (f"step{t + 1}/", "final/" if t + 1 == meta["steps"] else "no moment"):
-            if any(name.startswith(moment) for name in z):
-                compare(layout(state.params), z, moment, tolerance)
+    close = partial(fixtures.compare, **meta["tolerance"]["float64"])
+    objective = lambda p: step.loss(method, p, start[1], batches[0], np.int32(0), key)[0]  # noqa: E731
+    close(jax.jit(jax.grad(objective))(start[0])["embedding"], linear(z, "grad1/body"))
+    logged, milestones = [], (drop - 1,) if drop else ()
+    run = fixtures.trained(
+        method, train_of(meta, groups), start, batches, (meta["lr"], z["lrs"]), milestones=milestones
+    )
+    for t, (state, terms) in enumerate(run, start=1):
+        logged.append(terms)
+        for moment in (f"step{t}", "final" if t == meta["steps"] else "no moment"):
+            if any(name.startswith(f"{moment}/") for name in z):
+                close(state.params, parameters(moment), moment)
     for ours, suffix in (("loss", ""), ("loss_auxiliary", "_aux"), ("loss_mpn", "_mpn")):
-        found = [term[ours] for term in terms]
-        np.testing.assert_allclose(found, z[f"losses{suffix}"], **tolerance, err_msg=ours)
-    neck = state.model_state["neck"]
-    np.testing.assert_allclose(neck["mean"], z["bn_running_mean_final"], **tolerance)
-    np.testing.assert_allclose(neck["var"], z["bn_running_var_final"], **tolerance)
+        close(np.array([term[ours] for term in logged]), z[f"losses{suffix}"], ours)
+    close(state.model_state["neck"], {key: z[f"bn_running_{key}_final"] for key in ("mean", "var")})
 
     @jax.jit
     def evaluated(state: TrainState, images: jax.Array) -> dict[str, jax.Array]:
@@ -331,11 +287,10 @@ def test_training_trace(name: str, x64: None) -> None:
         neck = {"neck": state.model_state["neck"]}
         (refined, logits), _ = functional.apply(network, params["mpn"], neck, fc7, False)
         return {
-            "backbone_embedding": method.embed(params, state.model_state, images),
-            "mpn_embedding": unit(refined),
-            "mpn_logits": logits,
-            "aux_logits": dense(params["auxiliary"], fc7),
+            "eval_backbone_embedding": method.embed(params, state.model_state, images),
+            "eval_mpn_embedding": unit(refined),
+            "eval_mpn_logits": logits,
+            "eval_aux_logits": dense(params["auxiliary"], fc7),
         }
 
-    for name, value in evaluated(state, batches[-1].images[0]).items():
-        np.testing.assert_allclose(value, z[f"eval_{name}"], **tolerance, err_msg=name)
+    close(evaluated(state, batches[-1].images[0]), z)

@@ -1,5 +1,4 @@
-"""Decoding, resizing, cropping, erasing, normalising and sampling against Pillow, torchvision and
-the authors' code."""
+"""Decoding, resizing, cropping, erasing, normalising and sampling against Pillow, torchvision and the authors' code."""
 
 import hashlib
 from functools import partial
@@ -53,8 +52,7 @@ def test_decoded_pixels(name: str) -> None:
         assert ours.dtype == np.uint8
         assert ours.shape == pillow.shape, kind
         if facts["pillow_mode"].startswith("I;16"):
-            # Pillow clips 16-bit greyscale at 255; `decode` keeps the high byte. Where that is not
-            # 0, Pillow has 255.
+            # Pillow clips 16-bit greyscale at 255; `decode` keeps the high byte. Where that is not 0, Pillow has 255.
             assert (pillow[ours > 0] == 255).all()
             assert len(np.unique(ours)) > 1 or pillow.max() < 255
             continue
@@ -142,8 +140,7 @@ def test_crop_then_resize(name: str) -> None:
 
 
 def assert_same_distribution(values: np.ndarray, arrays: dict[str, np.ndarray], path: str, reference: float) -> None:
-    """Kolmogorov-Smirnov test from both sides of every step of the reference; false positive rate
-    1e-5."""
+    """Kolmogorov-Smirnov test from both sides of every step of the reference; false positive rate 1e-5."""
     bound = 2.5 * np.sqrt(1 / len(values) + 1 / reference)
     quantiles, ordered = arrays[f"{path}/q"], np.sort(values)
     below = np.searchsorted(ordered, quantiles - 1e-12, "left") / len(values)
@@ -283,8 +280,7 @@ def test_ms_sampler(name: str) -> None:
 
 
 def assert_close_shares(ours: float, count: int, theirs: float, their_count: int, note: str) -> None:
-    """Two shares of (nearly) independent batches or chunks agree within five standard
-    deviations."""
+    """Two shares of (nearly) independent batches or chunks agree within five standard deviations."""
     share = (ours * count + theirs * their_count) / (count + their_count)
     assert abs(ours - theirs) <= 5 * np.sqrt(share * (1 - share) * (1 / count + 1 / their_count)) + 1e-9, note
 

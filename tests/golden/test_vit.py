@@ -1,5 +1,4 @@
-"""Vision transformers in the names of timm, transformers and DINOv2: conversion, tokens and
-gradients.
+"""Vision transformers in the names of timm, transformers and DINOv2: conversion, tokens and gradients.
 
 The references in `data/backbones/vit.npz` are by `vit_reference.py`.
 """
@@ -104,8 +103,7 @@ def slopes(state: dict[str, np.ndarray], config: vit.Config, shape: Any, gradien
 @pytest.mark.parametrize("native", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("case", [pytest.param(c, marks=pytest.mark.slow if c.endswith(SLOW) else ()) for c in CONFIGS])
 def test_tokens_and_gradients(case: str, native: bool) -> None:
-    """With the positions of the network's own images, and with positions that are resized as the
-    library does."""
+    """With the positions of the network's own images, and with positions that are resized as the library does."""
     z, meta = reference()
     shape = tuple(meta["cases"][case]["images"][0 if native else 1])
     key, seed, state = f"{case}/{shape[0]}x{shape[1]}", meta["seed"], state_of(case)
@@ -123,8 +121,7 @@ def test_tokens_and_gradients(case: str, native: bool) -> None:
     structure = vit.Config(**SMALL, **{k: getattr(config, k) for k in (*parts, "epsilon")})
     cotangent = image(seed, "cotangent", (1, count, 128))
     tokens, (gradients, of_image) = tokens_and_gradients(structure)(params, x, cotangent)
-    # The libraries resize and rotate in float32, and transformers computes the softmax of ViT and
-    # SigLIP in float32.
+    # The libraries resize and rotate in float32, and transformers computes the softmax of ViT and SigLIP in float32.
     rounded = "dinov3" in case or case in ("transformers_vit", "transformers_siglip")
     exact = not rounded and (native or case.startswith("dinov2"))
     tolerance = 1e-9 if exact else 2e-6
@@ -196,8 +193,7 @@ def in_files(state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("case", [name for name in CONFIGS if name.startswith("transformers")])
 def test_files_of_transformers(case: str) -> None:
-    """They are converted to the same arrays as the state_dict, also with the prefix of a
-    classifier's file."""
+    """They are converted to the same arrays as the state_dict, also with the prefix of a classifier's file."""
     state = state_of(case)
     expected, named = convert(state), in_files(state)
     assert set(named) != set(state)

@@ -1,13 +1,11 @@
-"""Outputs and gradients of small vision transformers by timm and transformers, in float64; needs
-torch and both.
+"""Outputs and gradients of small vision transformers by timm and transformers, in float64; needs torch and both.
 
     python -m tests.golden.vit_reference
 
-writes `data/backbones/vit.npz`, which `test_vit.py` reads; the FORMAT.md there describes it.
-DINOv2's code is no package: its networks are timm's, with the names of the published files, and
-with the positions added as by `prepare_tokens_with_masks` and resized as by
-`interpolate_pos_encoding` of its `vision_transformer.py`, with the arguments in its
-`hub/backbones.py`.
+writes `data/backbones/vit.npz`, which `test_vit.py` reads; the FORMAT.md there describes it. DINOv2's code is no
+package: its networks are timm's, with the names of the published files, and with the positions added as by
+`prepare_tokens_with_masks` and resized as by `interpolate_pos_encoding` of its `vision_transformer.py`, with the
+arguments in its `hub/backbones.py`.
 """
 
 import json
@@ -73,8 +71,7 @@ def with_pooling(model: Any) -> Callable[[Any], Any]:
 
 
 def timm_dinov3(separate_bias: bool) -> Case:
-    """As `vit_small_patch16_dinov3` or, with biases of queries and values,
-    `vit_small_patch16_dinov3_qkvb`."""
+    """As `vit_small_patch16_dinov3` or, with biases of queries and values, `vit_small_patch16_dinov3_qkvb`."""
     from functools import partial
 
     from timm.models.eva import Eva

@@ -114,8 +114,7 @@ def test_second_derivatives_of_close_rows(x64: None) -> None:
 
 
 def groups(distance: float) -> np.ndarray:
-    """24 unit rows [24, 128] in three groups, in each of which they are about `distance` apart; two
-    are equal."""
+    """24 unit rows [24, 128] in three groups, in each of which they are about `distance` apart; two are equal."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(3, 128))[np.arange(24) % 3]
     x = x + distance / 2**0.5 * rng.normal(size=(24, 128))
@@ -170,8 +169,7 @@ def test_derivatives_of_equal_rows_are_zero(dtype: type, x64: None) -> None:
 
 
 def with_duplicates() -> np.ndarray:
-    """Twelve rows: copies within a class (0, 1), across classes (0, 3 and 8, 5), and zero rows (4,
-    6, 7, 11)."""
+    """Twelve rows: copies within a class (0, 1), across classes (0, 3 and 8, 5), and zero rows (4, 6, 7, 11)."""
     x = np.random.default_rng(9).normal(size=(12, 5)).astype(np.float32)
     x[[1, 3]], x[5] = x[0], x[8]
     x[[4, 6, 7, 11]] = 0

@@ -34,8 +34,7 @@ def check(draws: jax.Array, probabilities: np.ndarray) -> None:
 
 
 def likely(d: np.ndarray, allowed: np.ndarray, dim: int, lower: float = 0.5) -> np.ndarray:
-    """Probabilities [B, B] of drawing the allowed columns: 1/q of the distance, raised to the
-    cut-off."""
+    """Probabilities [B, B] of drawing the allowed columns: 1/q of the distance, raised to the cut-off."""
     d = np.maximum(d, lower)
     found = np.where(allowed, d ** (2.0 - dim) * (1 - d * d / 4) ** ((3 - dim) / 2), 0)
     return found / np.maximum(found.sum(axis=1, keepdims=True), 1e-300)
@@ -72,8 +71,7 @@ def test_across_classes() -> None:
 
 
 def test_within_class() -> None:
-    """Classes are equally likely regardless of size; with two samples a quarter of the triplets is
-    one image."""
+    """Classes are equally likely regardless of size; with two samples a quarter of the triplets is one image."""
     labels = np.array([5, 5, 2, 2, 2, 2, 9, 2])
     triplets = drawn(mining.within_class, labels)
     assert triplets.anchors.shape == (DRAWS, 8)

@@ -176,8 +176,7 @@ def test_margin_loss_per_active_pair(x64: None) -> None:
 
 
 def test_contrastive_margins(x64: None) -> None:
-    """Both margins; a pair whose hinge is as small as rounding errors of distances does not
-    count."""
+    """Both margins; a pair whose hinge is as small as rounding errors of distances does not count."""
     x = X.copy()
     x[1] = x[0] * 1.5
     d = ref.between(x, x)
@@ -213,8 +212,7 @@ def test_ranks(x64: None) -> None:
 
 
 def test_memory_of_ranks_grows_with_the_number_of_pairs() -> None:
-    """No array of value and gradient has more than a few times N^2 elements; the naive form has
-    N^3."""
+    """No array of value and gradient has more than a few times N^2 elements; the naive form has N^3."""
     x, labels = np.zeros((256, 8), np.float32), np.repeat(np.arange(64), 4)
     program = jax.jit(jax.grad(lambda x: losses.smooth_ap(x, labels))).lower(x).compile()
     assert program.memory_analysis().temp_size_in_bytes < 256**3  # a quarter of N^3 float32

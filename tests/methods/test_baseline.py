@@ -50,8 +50,7 @@ SHORT = ("proxy_anchor", "soft_triple", "triplet", "margin", "multi_similarity",
     "loss", [pytest.param(loss, marks=[] if loss in SHORT else [pytest.mark.slow]) for loss in LOSSES]
 )
 def test_every_loss_takes_finite_steps(loss: Any) -> None:
-    """On regular and degenerate batches, with one compilation, from float32 and bfloat16
-    features."""
+    """On regular and degenerate batches, with one compilation, from float32 and bfloat16 features."""
     config = baseline.make_config(loss, embedding_dim=5, memory=24 if loss in baseline.PAIR_LOSSES else 0)
     dtype = jnp.bfloat16 if loss in baseline.PAIR_LOSSES else jnp.float32
     method, state, update = built(config, dtype, rate=1e-3)
@@ -244,8 +243,7 @@ def nearest(embeddings, labels, proxies: Proxies, *, steepness=16.0, text="unuse
 
 
 def test_functions_of_other_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The guide's loss as printed, and one with proxies: their signatures are all that declares
-    them."""
+    """The guide's loss as printed, and one with proxies: their signatures are all that declares them."""
     blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
     own = next(block for block in blocks if "def my_loss" in block)
     (tmp_path / "guide_losses.py").write_text(own + WITH_PROXIES)

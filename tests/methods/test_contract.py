@@ -13,8 +13,7 @@ def named(name: str) -> Any:
 
 
 def test_every_function_of_parameters_is_wrapped() -> None:
-    """Also those of hooks, without naming them; what is not there, `init`, paths and values
-    stay."""
+    """Also those of hooks, without naming them; what is not there, `init`, paths and values stay."""
     of_params = {name: named(name) for name in ("after", "fill", "refine")}
     refresh = Refresh(3, named("features"), named("update"))
     hooks = Hooks(**of_params, refresh=refresh, history=("queue",), views=2)

@@ -1,5 +1,4 @@
-"""CRT: equation 1 against its printed form, the variants in the paper's tables, and the whole
-method."""
+"""CRT: equation 1 against its printed form, the variants in the paper's tables, and the whole method."""
 
 from functools import partial
 from typing import Any

@@ -1,5 +1,4 @@
-"""The whole of DiVA: options, subsets of tasks, momentum network and queue, degenerate batches,
-devices."""
+"""The whole of DiVA: options, subsets of tasks, momentum network and queue, degenerate batches, devices."""
 
 import dataclasses
 import itertools
@@ -74,8 +73,7 @@ def test_subsets_of_tasks(tasks: tuple[str, ...]) -> None:
 
 
 def keys_by_hand(network: Any, images: jax.Array) -> np.ndarray:
-    """The network in evaluation mode with statistics 0 and 1, then average pooling and head; NumPy
-    float64."""
+    """The network in evaluation mode with statistics 0 and 1, then average pooling and head; NumPy float64."""
     network = jax.tree.map(np.asarray, network)
     patches = np.asarray(images, np.float64).reshape(len(images), 2, 4, 2, 4, 3) / 255
     patches = patches.transpose(0, 1, 3, 2, 4, 5).reshape(len(images), 4, 48)
@@ -87,8 +85,7 @@ def keys_by_hand(network: Any, images: jax.Array) -> np.ndarray:
 
 
 def test_momentum_network_and_queue() -> None:
-    """Filled with first views; then second views are appended; the key network's batch statistics
-    stay constant."""
+    """Filled with first views; then second views are appended; the key network's batch statistics stay constant."""
     method, first, model_state = initial()
     filled = method.hooks.fill(first, model_state, iter([batch(seed) for seed in (5, 6, 7)]))
     by_hand = np.concatenate([keys_by_hand(first, batch(seed=seed).images[0]) for seed in (5, 6)])
@@ -114,8 +111,7 @@ def test_momentum_network_and_queue() -> None:
 
 @pytest.mark.parametrize("dance", ["original", "fixed"])
 def test_weights_are_equal_where_all_entries_are_cut_off(dance: Any) -> None:
-    """In float32, where the authors' floor of 1e-45 is denormal, a row or column cut off still sums
-    to one."""
+    """In float32, where the authors' floor of 1e-45 is denormal, a row or column cut off still sums to one."""
     config = dataclasses.replace(SMALL, dance=dance)
     rng = np.random.default_rng(0)
     similarities = rng.uniform(0.1, 0.95, (5, 7))

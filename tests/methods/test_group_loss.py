@@ -59,8 +59,7 @@ def test_values_and_gradients(anchors: int, iterations: int, temperature: float)
 
 
 def test_similarity_to_the_anchor_of_the_class_lowers_the_loss() -> None:
-    """A wrong prior is corrected if the embedding is similar to its anchor's, and reinforced if it
-    is not."""
+    """A wrong prior is corrected if the embedding is similar to its anchor's, and reinforced if it is not."""
     labels = jnp.asarray([0, 0, 1, 1])
     logits = jnp.asarray([[9.0, 0], [0, 1], [0, 9], [0, 1]])
     separated = jnp.asarray([[1.0, -1, 0], [1, -1, 0.1], [-1, 1, 0], [-1, 1, 0.1]])
@@ -72,8 +71,7 @@ def test_similarity_to_the_anchor_of_the_class_lowers_the_loss() -> None:
 
 
 def test_no_support_and_extreme_logits() -> None:
-    """Constant embeddings keep the priors; gradients stay finite where probabilities underflow in
-    float32."""
+    """Constant embeddings keep the priors; gradients stay finite where probabilities underflow in float32."""
     logits, embeddings = sample()
     config = Config(anchors=1, temperature=1.0)
     constant = jnp.zeros((COUNT, DIM))

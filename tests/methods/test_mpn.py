@@ -239,8 +239,7 @@ def test_rows_are_those_of_the_forward_pass(equations: Any, monkeypatch: Any) ->
 
 
 def test_attention_statistics() -> None:
-    """KL from uniform, weight on the same class and on the node itself; rows that sum to less than
-    1 are normalised."""
+    """KL from uniform, weight on the same class and on the node itself; rows that sum to less than 1 are normalised."""
     rng = np.random.default_rng(0)
     weights = rng.random((2, 3, 5, 5)) * 0.2
     weights[0, 0, 0] = [0.3, 0, 0, 0, 0]

@@ -66,8 +66,7 @@ def test_fewer_images_than_neighbours(x64: None) -> None:
 
 
 def blobs(count: int, each: int, spread: float) -> tuple[np.ndarray, np.ndarray]:
-    """Unit rows float32 [count * each, 8] around orthogonal directions, and the direction index of
-    each row."""
+    """Unit rows float32 [count * each, 8] around orthogonal directions, and the direction index of each row."""
     rng = np.random.default_rng(0)
     labels = rng.permutation(np.repeat(np.arange(count), each))
     points = np.eye(8)[labels] + spread * rng.normal(size=(len(labels), 8))

@@ -1,5 +1,4 @@
-"""Students: the teacher's term against NumPy in float64; the loss of a batch; outputs of teachers;
-errors."""
+"""Students: the teacher's term against NumPy in float64; the loss of a batch; outputs of teachers; errors."""
 
 from dataclasses import replace
 from functools import partial

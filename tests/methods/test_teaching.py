@@ -38,8 +38,7 @@ def softmax(x: np.ndarray) -> np.ndarray:
 
 
 def check_logits(method: Method) -> None:
-    """The loss of the method, or its term "classification", is the cross-entropy of the logits that
-    it teaches."""
+    """The loss of the method, or its term "classification", is the cross-entropy of the logits that it teaches."""
     batch = toys.batch(1)
     params, state = toys.drawn(method)
     outputs = teach(method, params, state, batch)

@@ -49,8 +49,7 @@ def test_only_proxies_become_class_means() -> None:
 
 
 def test_a_baseline_starts_with_it() -> None:
-    """The layer is the identity before, and afterwards; class means become proxies as long as those
-    drawn."""
+    """The layer is the identity before, and afterwards; class means become proxies as long as those drawn."""
     config = baseline.make_config("proxy_anchor", embedding_dim=0, init="whitened")
     method = baseline.build(config, toys.linear(7), TrainingSet(4, len(LABELS), LABELS))
     images = toys.batch(1, size=16).images[0]

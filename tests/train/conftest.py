@@ -1,5 +1,4 @@
-"""For the tests of training: two devices, and runs write no report, whose figures take longer than
-such a run."""
+"""For the tests of training: two devices, and runs write no report, whose figures take longer than such a run."""
 
 from collections.abc import Iterator
 
@@ -17,8 +16,7 @@ from tests import toys
 
 @pytest.fixture(scope="module", autouse=True)
 def fewer_devices(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Programs for two devices compile and start faster than for eight, which a module asks for by
-    `DEVICES`."""
+    """Programs for two devices compile and start faster than for eight, which a module asks for by `DEVICES`."""
     devices = np.asarray(jax.devices()[: getattr(request.module, "DEVICES", 2)])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(device_mesh, "make", lambda: Mesh(devices, (device_mesh.AXIS,), axis_types=(AxisType.Auto,)))

@@ -42,8 +42,7 @@ def small(*, data: Any = (), **train: Any) -> Config:
 
 
 def on_patches(config: Config) -> Experiment:
-    """On `toys.backbone` and one device, with a test split of a hundred images; compiles in a
-    fraction of a second."""
+    """On `toys.backbone` and one device, with a test split of a hundred images; compiles in a fraction of a second."""
     experiment = experiments.build(config)
     train, test = experiment.splits["train"], experiment.splits["test"]
     few = test._replace(labels=test.labels[:100], ids=test.ids[:100])
@@ -59,8 +58,7 @@ def drawn(shapes: Any, seed: int = 0) -> Any:
 
 
 def write_run(directory: Path, experiment: Experiment, state: TrainState) -> Checkpoints:
-    """Makes a work directory with a state as its only checkpoint; returns the checkpoints, which
-    are closed."""
+    """Makes a work directory with a state as its only checkpoint; returns the checkpoints, which are closed."""
     directory.mkdir(exist_ok=True)
     facts = experiment.provenance()
     files.write_json(directory / "config.json", facts)

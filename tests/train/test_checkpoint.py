@@ -150,8 +150,7 @@ def test_a_manifest_that_cannot_be_opened_deletes_nothing(store: Checkpoints, tm
 def test_another_process_reads_what_the_first_has_chosen(
     store: Checkpoints, tmp_path: Path, warned: Warned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first process has found step 20 corrupt; this one is so late, or so early, that its files
-    look otherwise."""
+    """The first process has found step 20 corrupt; this one is so late, or so early, that its files look otherwise."""
     chosen = iter([10, 10, -1])
     monkeypatch.setattr(process_group, "decided_by_first", lambda decide: next(chosen))
     # Reading files that the first process may be deleting.
@@ -238,8 +237,7 @@ def test_unfinished_ones_are_ignored(store: Checkpoints, tmp_path: Path, warned:
 def test_what_cannot_be_written_is_one_sentence(
     store: Checkpoints, full_disk: Any, most: int, background: bool
 ) -> None:
-    """With a limit on the size of files, orbax or the storage layer below it fails at some
-    point."""
+    """With a limit on the size of files, orbax or the storage layer below it fails at some point."""
     with (
         full_disk(most),
         pytest.raises(OSError, match="latest/30") as caught,

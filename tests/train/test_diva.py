@@ -1,5 +1,4 @@
-"""DiVA in training: test-time variants, warm start, frozen groups, many classes and
-accelerators."""
+"""DiVA in training: test-time variants, warm start, frozen groups, many classes and accelerators."""
 
 from dataclasses import asdict, replace
 from pathlib import Path

@@ -41,8 +41,7 @@ def test_an_image_that_does_not_fit_is_named(size: int) -> None:
 
 @pytest.mark.parametrize("host", [0, 1])
 def test_each_process_reads_its_share(host: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of two processes reads its half of every batch and of the padding, and embeds the whole
-    batch."""
+    """Each of two processes reads its half of every batch and of the padding, and embeds the whole batch."""
     experiment = experiments.build(small(steps=1))
     whole, read = experiment.splits["test"], []
     split = whole._replace(labels=whole.labels[:600], read=lambda i, rng: (read.append(i), whole.read(i, rng))[1])

@@ -1,5 +1,4 @@
-"""Training on features of a frozen backbone: the same as training with the backbone frozen, and
-faster."""
+"""Training on features of a frozen backbone: the same as training with the backbone frozen, and faster."""
 
 from dataclasses import asdict, replace
 from functools import partial
@@ -84,8 +83,7 @@ def test_tokens_are_no_features() -> None:
 
 
 def test_same_as_a_frozen_backbone(tmp_path: Path) -> None:
-    """The head learns what it learns from images, and the whole network embeds images
-    afterwards."""
+    """The head learns what it learns from images, and the whole network embeds images afterwards."""
     images, features = build(), with_features(build(feature_views=1), tmp_path)
     expected, found = trained(images), trained(features)
     close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)
@@ -100,8 +98,7 @@ def test_same_as_a_frozen_backbone(tmp_path: Path) -> None:
 
 
 def test_a_layer_in_closed_form_is_computed_from_the_features(tmp_path: Path) -> None:
-    """The result is that from the images, which are not read again, in the view of the
-    evaluation."""
+    """The result is that from the images, which are not read again, in the view of the evaluation."""
     experiment = build(feature_views=1)
     method = baseline.make_config("proxy_anchor", embedding_dim=0, init="whitened")
     made = experiments.build(replace(experiment.config, method=method), dict(experiment.splits))
@@ -160,8 +157,7 @@ def test_a_directory_that_cannot_be_made_is_said_before_the_work(
 
 @pytest.mark.parametrize(("views", "expected"), [(1, (2, 2, 4)), (2, (3, 6, 9))])
 def test_files_of_views(views: int, expected: tuple[int, ...], tmp_path: Path) -> None:
-    """Without random views, their options change nothing. Other splits have one view, that of the
-    evaluation."""
+    """Without random views, their options change nothing. Other splits have one view, that of the evaluation."""
     experiment = build(feature_views=views)
     state = warm_start.initial_state(experiment, Console(active=False))
 

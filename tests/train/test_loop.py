@@ -164,8 +164,7 @@ def test_a_longer_run_is_the_same_run(
 def test_training_goes_on_while_a_checkpoint_is_written(
     experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first checkpoint, of step 7, is not complete before the line of step 8; a stop waits for
-    its own."""
+    """The first checkpoint, of step 7, is not complete before the line of step 8; a stop waits for its own."""
     metrics, digests = tmp_path / "metrics.jsonl", seal.digests
 
     def slow(path: Path, *rest: Any) -> dict[str, Any]:
@@ -228,8 +227,7 @@ def test_traced_steps(experiment: Experiment, tmp_path: Path, monkeypatch: pytes
 def test_resume_from_an_older_checkpoint_truncates_the_metrics(
     experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path
 ) -> None:
-    """As after a kill: the newest checkpoint is older than the newest line, and that line is
-    incomplete."""
+    """As after a kill: the newest checkpoint is older than the newest line, and that line is incomplete."""
     train(experiment, tmp_path)
     store = checkpoints(experiment, tmp_path)
     store.drop_newer("latest", 14)
@@ -243,8 +241,7 @@ def test_resume_from_an_older_checkpoint_truncates_the_metrics(
 def test_metrics_that_were_edited_are_refused(
     experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path
 ) -> None:
-    """Nothing is changed then; the line of the checkpoint's own step counts if a run like this has
-    written one."""
+    """Nothing is changed then; the line of the checkpoint's own step counts if a run like this has written one."""
     with pytest.raises(Interrupted):
         train(experiment, tmp_path, StopAt(12))
     file = tmp_path / "metrics.jsonl"
@@ -331,8 +328,7 @@ def test_a_finished_schedule_is_not_compiled_again(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """As after a kill during the final evaluation: the last checkpoint is there, the results are
-    not."""
+    """As after a kill during the final evaluation: the last checkpoint is there, the results are not."""
     train(experiment, tmp_path)
     lines = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
     recall = next(line["test/recall@1"] for line in lines if "test/recall@1" in line)
@@ -345,8 +341,7 @@ def test_a_finished_schedule_is_not_compiled_again(
 
 @pytest.mark.slow
 def test_reload_best_continues_from_the_best_model(experiment: Experiment, tmp_path: Path) -> None:
-    """At the start of the epoch, parameters and statistics become those of the best model; moments
-    and steps do not."""
+    """At the start of the epoch, parameters and statistics become those of the best model; moments and steps do not."""
     data = replace(CONFIG.data, validation_share=0.9)  # four classes are left: epochs of 45 steps
     short = replace(CONFIG, data=data, train=replace(CONFIG.train, steps=46, evaluate_every=44))
     plain = on_patches(replace(short, train=replace(short.train, steps=45)))

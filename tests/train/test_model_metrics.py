@@ -1,5 +1,4 @@
-"""Evaluations: samples of the training classes, the final results, test-time refinement and
-test-time variants."""
+"""Evaluations: samples of the training classes, the final results, test-time refinement and test-time variants."""
 
 import json
 from dataclasses import replace

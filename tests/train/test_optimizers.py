@@ -1,5 +1,4 @@
-"""Optimizers against update rules in NumPy; groups with rates, decay, warm-up and freezing of their
-own."""
+"""Optimizers against update rules in NumPy; groups with rates, decay, warm-up and freezing of their own."""
 
 from collections.abc import Callable
 from functools import partial
@@ -103,8 +102,7 @@ def run(train: Train, made: Method, warmup: int = 0, milestones: tuple[int, ...]
     ],
 )
 def test_rules_and_groups(name: str, options: dict[str, Any], x64: None) -> None:
-    """A staircase after steps 4 and 9; the slow group is frozen for three steps and starts from
-    there."""
+    """A staircase after steps 4 and 9; the slow group is frozen for three steps and starts from there."""
     groups = {g: Group(rate, DECAY, "freeze" if g == "slow" else "train") for g, rate in RATES.items()}
     train = Train(groups=groups, steps=STEPS, optimizer=name, schedule="step", gamma=0.5, **options)  # type: ignore[arg-type]
     found = run(train, method(), warmup=3, milestones=(4, 9))
@@ -139,8 +137,7 @@ def test_linear_warmup(x64: None) -> None:
 
 
 def test_lower_layers_have_lower_rates(x64: None) -> None:
-    """With decay 0.5: the last block at half the rate, the embedding of a network of two blocks at
-    an eighth."""
+    """With decay 0.5: the last block at half the rate, the embedding of a network of two blocks at an eighth."""
     factors = {"patch_embed": 0.125, "cls_token": 0.125, "blocks_0": 0.25, "blocks_1": 0.5, "norm": 1.0}
     both = {"backbone": {name: jnp.full(6, 0.5) for name in factors}, "blocks_0": jnp.full(6, 0.5)}
     made = method()._replace(init=lambda key, batch: (both, {}), group=lambda path: "fast", groups=("fast",))

@@ -44,8 +44,7 @@ def one_group() -> Method:
 
 
 def test_rates_by_path() -> None:
-    """One step of SGD on gradients of 1 shows the rate of each parameter; the longest pattern that
-    fits counts."""
+    """One step of SGD on gradients of 1 shows the rate of each parameter; the longest pattern that fits counts."""
     params = jax.tree.map(np.asarray, PARAMS)
     groups = {name: Group(rate) for name, rate in RATES.items()} | {FROZEN_PATH: Group(0.0, freeze=True)}
     made = parameter_groups.by_path(one_group(), groups)
@@ -131,8 +130,7 @@ def test_nothing_of_a_frozen_group_changes(frozen: tuple[str, ...]) -> None:
 
 
 def test_gradient_of_frozen_groups() -> None:
-    """It is zero, so that XLA leaves its computation out, and the others' is as without frozen
-    groups."""
+    """It is zero, so that XLA leaves its computation out, and the others' is as without frozen groups."""
     frozen = ("embedding",)
 
     def gradient(groups: tuple[str, ...]) -> tuple[Method, Any]:

@@ -51,8 +51,7 @@ def test_operands_are_rounded_and_sums_are_not(equation: str, shapes: tuple[tupl
 
 
 def test_one_option_sets_backbone_and_heads() -> None:
-    """Every convolution of the step for GPUs is of bfloat16 arrays, and so is the product of the
-    embedding layer."""
+    """Every convolution of the step for GPUs is of bfloat16 arrays, and so is the product of the embedding layer."""
     config = small(steps=1, precision="bfloat16")
     assert config.backbone.dtype == "bfloat16"
     assert resolve(asdict(config)) == config  # as config.json says
@@ -70,9 +69,8 @@ def test_one_option_sets_backbone_and_heads() -> None:
 
 @pytest.mark.parametrize(("devices", "size"), [(1, 3), (2, 3), (4, 3), (4, 1)])
 def test_kernel_gradients_are_summed_over_devices_in_float32(devices: int, size: int) -> None:
-    """The form for accelerators, run on CPUs: each device's part is rounded to bfloat16, as cuDNN
-    gives it, their sum is not. NumPy has the sum of the parts; the values do not depend on the
-    devices."""
+    """The form for accelerators, run on CPUs: each device's part is rounded to bfloat16, as cuDNN gives it, their
+    sum is not. NumPy has the sum of the parts; the values do not depend on the devices."""
     rng, side = np.random.default_rng(0), 3 + size
     x, grad = (rng.standard_normal(shape).astype(jnp.bfloat16) for shape in ((8, side, side, 3), (8, 4, 4, 5)))
     kernel = rng.standard_normal((size, size, 3, 5)).astype(np.float32)

@@ -1,6 +1,5 @@
-"""Files of a run: an incomplete last line of a log is left by a kill, any other damage is named;
-the speed of an interval; the model of a run on the hub.
-"""
+"""Files of a run: an incomplete last line of a log is left by a kill, any other damage is named; the speed of an
+interval; the model of a run on the hub."""
 
 import hashlib
 import struct
@@ -65,8 +64,7 @@ def test_the_summary_of_the_timing(tmp_path: Path) -> None:
 
 
 def event_scalars(directory: Path) -> list[tuple[int, str, float]]:
-    """(step, tag, value) of the scalars in the only event file, in order; the framing is that of
-    TFRecord."""
+    """(step, tag, value) of the scalars in the only event file, in order; the framing is that of TFRecord."""
     from tensorboardX.proto.event_pb2 import Event
 
     (file,) = directory.iterdir()

@@ -1,5 +1,4 @@
-"""What a work directory says about its run is true: checkpoints are bound to configuration, data
-and precision."""
+"""What a work directory says about its run is true: checkpoints are bound to configuration, data and precision."""
 
 import json
 import shutil
@@ -40,8 +39,7 @@ CONFIG = replace(CONFIG, evaluation=replace(CONFIG.evaluation, controls=False))
 def quick(
     experiment: Experiment, directory: Path, facts: dict[str, Any], console: Console, stop: Stop, *_: Any
 ) -> TrainState:
-    """Stands in for the training loop: counts the steps, and stops after the fourth if it is to be
-    stopped."""
+    """Stands in for the training loop: counts the steps, and stops after the fourth if it is to be stopped."""
     with closing(Checkpoints(directory / "checkpoints", experiment.template, console.warn, run=facts)) as checkpoints:
         restored = checkpoints.restore()
         state = restored[0] if restored else warm_start.initial_state(experiment)
@@ -143,8 +141,7 @@ def test_a_run_in_float32_does_not_go_on_in_float64(interrupted: Path, tmp_path:
 def test_images_replaced_under_a_run(
     end: str, request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They are not trained on, nor is the run said to have finished on them; evaluating them says
-    what they are."""
+    """They are not trained on, nor is the run said to have finished on them; evaluating them says what they are."""
     directory = Path(shutil.copytree(request.getfixturevalue(end), tmp_path / "run"))
     monkeypatch.setattr(Experiment, "data_hash", "of other images")
     with pytest.raises(CheckpointError, match="the data set has changed since this run started; give another"):

@@ -1,5 +1,4 @@
-"""The first signal is recorded and the second stops the process; once there is nothing to save, the
-first does."""
+"""The first signal is recorded and the second stops the process; once there is nothing to save, the first does."""
 
 import os
 import signal

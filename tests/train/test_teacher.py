@@ -1,5 +1,4 @@
-"""Learning from another run's model: none of it is kept, resuming is exact, and what is wrong with
-it is said."""
+"""Learning from another run's model: none of it is kept, resuming is exact, and what is wrong with it is said."""
 
 import json
 import shutil

@@ -1,5 +1,4 @@
-"""What a method recomputes from all training images: when, from what, and bit-exact across every
-interruption."""
+"""What a method recomputes from all training images: when, from what, and bit-exact across every interruption."""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,8 +20,7 @@ from tests.train.test_loop import StopAt, compiled_once  # noqa: F401 (a fixture
 
 
 class DuringRefresh(StopAt):
-    """SIGTERM after a number of steps that the loop does not notice between steps, only during a
-    refresh."""
+    """SIGTERM after a number of steps that the loop does not notice between steps, only during a refresh."""
 
     def agreed(self) -> int:
         super().agreed()
@@ -35,8 +33,7 @@ TRAIN = {"steps": 24, "log_every": 4, "checkpoint_every": 5}
 
 
 def refreshed(method: Method, images: int) -> Method:
-    """A baseline that draws its proxies again around the mean embedding, and notes the order of the
-    training images."""
+    """A baseline that draws its proxies again around the mean embedding, and notes the order of the training images."""
 
     def init(key: jax.Array, batch: Batch) -> Any:
         params, model_state = method.init(key, batch)
