@@ -22,8 +22,8 @@ from dml_jax import errors, files, seal
 from dml_jax.backbones.weights import converted, tensor_files
 from dml_jax.commands import cli
 from dml_jax.console import Console
-from dml_jax.data import split_metadata
 from dml_jax.data.files import File
+from dml_jax.data.split import read_splits
 from dml_jax.errors import CheckpointError, ConfigError, DataError, UserError, printable
 from dml_jax.evaluation import validation
 from dml_jax.train.records.logs import JsonLines
@@ -185,7 +185,7 @@ def test_pipes_and_devices_are_refused(tmp_path: Path) -> None:
         lambda: validation.read_lines(pipe, name="--labels"),
         lambda: files.read_json(pipe, dict),
         lambda: tensor_files.read(pipe),
-        lambda: split_metadata.load(pipe),
+        lambda: read_splits(pipe),
         lambda: JsonLines(pipe).truncate(1),
         lambda: seal.read_manifest(tmp_path),
     )

@@ -29,8 +29,7 @@ from dml_jax.files import expand_path
 
 if TYPE_CHECKING:
     from dml_jax.data.files import Entry, Files
-    from dml_jax.data.sources import Options
-    from dml_jax.data.understand import Understood
+    from dml_jax.data.sources import Options, Table
 
 FEW = 3  # classes with fewer images are reported
 
@@ -51,17 +50,19 @@ def execute(arguments: list[str]) -> None:
 
     layout = cli.layout(options)
     path = expand_path("SOURCE", options.source)
-    if about := prepared_data.stated(path):
+    if about := prepared_data.read_about(path):
         cli.require(not options.look, "--look: is for sources that are not prepared; remove it")
         name, where = about["name"], shlex.quote(options.source)
-        print(f"read as: {name}, a prepared data set", *prepared_data.sizes(about), sep="\n")
+        print(
+            f"read as: {name}, a prepared data set", *prepared_data.describe_splits(about), sep="\n"
+        )
         print(printable(f"use it: --config.data.name={name} --config.data.path={where}"))
         return
     files, entries, problem = list_files([path], "SOURCE"), [], None
     try:
-        name, page = understand.recognise(files, layout, options.source)
-        entries = list(page.entries)
-        for line in _page(name, page, path, layout):
+        name, table = understand.recognise(files, layout, options.source)
+        entries = list(table.rows)
+        for line in _page(name, table, path, layout):
             print(printable(line), flush=True)
     except DataError as error:
         problem = error
@@ -72,18 +73,18 @@ def execute(arguments: list[str]) -> None:
         raise problem
 
 
-def _page(name: str, page: Understood, path: Path, options: Options) -> Iterator[str]:
+def _page(name: str, table: Table, path: Path, options: Options) -> Iterator[str]:
     """The lines that say how a source is understood, and the commands that read it like this."""
     from dml_jax.data import checked_images, understand
     from dml_jax.data.files import MISSING, SPLITS, is_missing
 
-    recipe, entries = understand.recipes()[name], page.entries
+    recipe, entries = understand.recipes()[name], table.rows
     owners = f"the layout of its owners ({recipe.home})" if recipe.home else "your own data"
     divided = f"none given, so {100 * options.test_share:g} % of the classes are for test"
-    yield from page.refused
+    yield from table.refused
     yield f"read as: {name}, {owners}"
-    yield from [f"columns: {page.columns}"] if page.columns else []
-    yield f"splits: {'given' if page.undecided < len(entries) else divided}"
+    yield from [f"columns: {table.columns}"] if table.columns else []
+    yield f"splits: {'given' if table.undecided < len(entries) else divided}"
     for split in SPLITS:
         images = Counter(entry.class_name for entry in entries if entry.split == split)
         if names := sorted(images):
@@ -97,7 +98,7 @@ def _page(name: str, page: Understood, path: Path, options: Options) -> Iterator
                 yield f"  with fewer than {FEW} images: {number}, e.g. {few[0]!r}"
     classes = {entry.class_name for entry in entries}
     yield f"in all: {counted(len(entries), 'image')} of {counted(len(classes), 'class')}"
-    yield from (f"doubt: {line}" for line in page.doubts)
+    yield from (f"doubt: {line}" for line in table.doubts)
     reasons = {i: MISSING for i, entry in enumerate(entries) if is_missing(entry.file)}
     reasons |= checked_images.find_invalid(entries, {*range(len(entries))} - reasons.keys())
     if reasons:
@@ -123,9 +124,9 @@ def _page(name: str, page: Understood, path: Path, options: Options) -> Iterator
     except DataError:
         flags += " --subset"
     output = shlex.quote(f"data/{path.absolute().name.split('.')[0]}")
-    what = "fix that, or read it like this anyway" if page.refused else "prepare it"
+    what = "fix that, or read it like this anyway" if table.refused else "prepare it"
     yield f"{what}: dml-jax prepare --name={name} --source={source}{flags} --output={output}"
-    if path.is_dir() and recipe.in_place and not flags and not page.refused:
+    if path.is_dir() and recipe.in_place and not flags and not table.refused:
         yield f"or use it in place: --config.data.name={name} --config.data.path={source}"
 
 
@@ -136,8 +137,8 @@ def _look(files: Files, layout: Options, source: str, entries: list[Entry]) -> l
     from dml_jax.data import look, understand
 
     every = layout._replace(splits="none", classes="path", session="")
-    name, page = understand.recognise(files, every, source)
-    folders = page.entries
+    name, table = understand.recognise(files, every, source)
+    folders = table.rows
     if name != "folder":
         folders = [e._replace(class_name=f"{e.split}/{e.class_name}") for e in entries]
     print(f"embedding {min(look.MOST, len(folders))} images with lite0", flush=True)

@@ -4,13 +4,13 @@
     dml-jax prepare --name=cub --source=CUB_200_2011.tgz --output=data/cub
     dml-jax prepare --name=folder --source=photos/ --output=data/photos --short_side=256
 
-Every image is decoded, those that cannot be used are listed and left out, and duplicates.csv lists
-duplicates. --source can be repeated for data sets that consist of several archives.
+Decodes every image, names those that cannot be used and leaves them out, and lists duplicates in
+duplicates.csv. --source can be repeated for data sets that consist of several archives.
 """
 
 from __future__ import annotations
 
-from dml_jax import files, seal
+from dml_jax import files
 from dml_jax.commands import cli
 from dml_jax.errors import ConfigError
 
@@ -34,30 +34,22 @@ def parser() -> cli.Parser:
     add("--output", metavar="DIRECTORY", help=text)
     text = "shorter side of larger images"
     add("--short_side", type=int, default=0, metavar="PIXELS", help=text)
-    text = "share of the classes for the test, if no split is given (default: 0.5)"
+    text = "share of the classes for test, if the source gives no splits (default: 0.5)"
     add("--test_share", type=float, default=0.5, metavar="FRACTION", help=text)
     cli.add_layout(flags, sessions=("folder",))
-    text = "only check a prepared data set against its SHA-256"
-    add("--verify", metavar="DIRECTORY", help=text)
     for name, text in SWITCHES.items():
         flags.add_argument(f"--{name}", action="store_true", help=text)
     return flags
 
 
 def execute(arguments: list[str]) -> None:
-    """Reads the command line and prepares or verifies a data set."""
+    """Reads the command line and prepares a data set."""
     options = parser().read_plain(arguments)
     from dml_jax.config import import_code, plugin_module
     from dml_jax.console import Console
-    from dml_jax.data import preparation, prepared_data
+    from dml_jax.data import preparation
     from dml_jax.data.sources import Recipe
 
-    console = Console(quiet=options.quiet)
-    if options.verify:
-        directory = files.expand_path("--verify", options.verify)
-        seal.read(directory, prepared_data.KIND, exact=False, remedy=prepared_data.REMEDY)
-        console.print(f"{options.verify}: all files are unchanged")
-        return
     problem = "--source: is not used with --download; give one of them"
     cli.require(not (options.download and options.source), problem)
     if options.download and options.name:
@@ -68,27 +60,27 @@ def execute(arguments: list[str]) -> None:
     share, side = options.test_share, options.short_side
     cli.require(0 < share < 1, f"--test_share={share}: must be between 0 and 1, e.g. 0.5")
     cli.require(side >= 0, f"--short_side={side}: must be a number of pixels, or 0")
-    how = cli.layout(options)._replace(test_share=share)
+    layout = cli.layout(options)._replace(test_share=share)
     import_code({"data": {"name": options.name}})
     recipe: Recipe | None = getattr(plugin_module("data", options.name, "--name"), "RECIPE", None)
     if recipe is None:
         remedy = f"use it directly with --config.data.name={options.name}"
         raise ConfigError(f"--name={options.name}: needs no preparation; {remedy}")
-    given = tuple(files.expand_path("--source", source) for source in options.source)
+    paths = tuple(files.expand_path("--source", source) for source in options.source)
     request = preparation.Request(
         name=options.name,
-        sources=preparation.archives(options.name, recipe) if options.download else given,
+        sources=preparation.archives(options.name, recipe) if options.download else paths,
         output=files.expand_path("--output", options.output),
-        options=how,
+        options=layout,
         short_side=options.short_side,
         pixels=options.pixels,
         strict=options.strict,
         subset=options.subset,
         download=options.download,
     )
-    with console:
-        content = preparation.prepare(request, recipe, console)
-    for line in preparation.summary(content):
+    with Console(quiet=options.quiet) as console:
+        about = preparation.prepare(request, recipe, console)
+    for line in preparation.summary(about):
         console.print(line)
     console.print(
         f"written: {options.output}; use with --config.data.name={options.name} "

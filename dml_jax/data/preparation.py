@@ -18,11 +18,12 @@ from array_record.python.array_record_module import ArrayRecordWriter
 
 from dml_jax import seal
 from dml_jax.console import Console
-from dml_jax.data import decode, duplicates, prepared_data, sources, split_metadata, transforms
+from dml_jax.data import decode, duplicates, prepared_data, sources, transforms
 from dml_jax.data.checked_images import check_counts, check_images
 from dml_jax.data.files import Entry, File
 from dml_jax.data.read_ahead import ordered_map
 from dml_jax.data.sources import Options, Recipe
+from dml_jax.data.split import split_rows, write_splits
 from dml_jax.data.understand import summarise_doubts, understand
 from dml_jax.errors import ConfigError, DataError, counted
 from dml_jax.files import cache_dir, name_file, sha256, write_csv
@@ -56,7 +57,7 @@ class Request(NamedTuple):
 def prepare(request: Request, recipe: Recipe, console: Console) -> dict[str, Any]:
     """Prepares a data set and returns what it is; a finished one is left unchanged."""
     output = request.output
-    if about := prepared_data.stated(output):
+    if about := prepared_data.read_about(output):
         identity = request.identity()
         if differing := [key for key in identity if about["request"].get(key) != identity[key]]:
             what = f"was prepared with another {' and '.join(differing)}"
@@ -79,7 +80,7 @@ def prepare(request: Request, recipe: Recipe, console: Console) -> dict[str, Any
 
 def summary(about: Mapping[str, Any]) -> list[str]:
     """Lines that summarise a prepared data set."""
-    lines = prepared_data.sizes(about)
+    lines = prepared_data.describe_splits(about)
     lines += [f"metadata: {', '.join(about['metadata'])}"] if about["metadata"] else []
     lines += [f"{kind} {place}: {number}" for kind, place, number in about["duplicates"]]
     if count := about["exif_rotated"]:
@@ -125,20 +126,20 @@ def _prepare(request: Request, recipe: Recipe, console: Console, draft: Path) ->
             console.print(f"unpacking {source}")
             source = sources.unpack(source, scratch / f"source-{i}")
         folders.append(source)
-    page = understand(recipe, sources.list_files(folders), request.options, named)
+    table = understand(recipe, sources.list_files(folders), request.options, named)
     if not request.subset:
         try:
-            check_counts(recipe, page.entries)
+            check_counts(recipe, table.rows)
         except DataError as error:
             remedy = "give all files, or --subset to accept a part of them"
-            raise DataError("; ".join([str(error), *page.stated, remedy])) from error
-    for line in summarise_doubts(page.doubts, named):
+            raise DataError("; ".join([str(error), *table.doubts, remedy])) from error
+    for line in summarise_doubts(table.doubts, named):
         console.print(line)
-    console.start_progress("checking images", len(page.entries))
+    console.start_progress("checking images", len(table.rows))
     try:
         with storing(scratch / "encoded", request.short_side, request.pixels) as store:
             entries, facts, skipped, note = check_images(
-                page.entries,
+                table.rows,
                 recipe,
                 console.print,
                 strict=request.strict,
@@ -210,7 +211,7 @@ def write_records(
 
     The `note` is for the users of the data set, see `Split.note`.
     """
-    splits = split_metadata.from_entries(entries)
+    splits = split_rows(entries)
     ordered = [entry for split in splits for entry in entries if entry.split == split]
     digests = list[bytes]()
     records = directory / prepared_data.RECORDS
@@ -225,9 +226,9 @@ def write_records(
                 digests.append(hashlib.sha256(image).digest())
                 progress(len(digests))
     indexed = {name: split._replace(files=(), note=note) for name, split in splits.items()}
-    split_metadata.save(directory / prepared_data.INDEX, indexed)
+    write_splits(directory / prepared_data.INDEX, indexed)
     return {
-        "sha256": prepared_data.content_digest(ordered, digests),
+        "sha256": prepared_data.digest_content(ordered, digests),
         "splits": {
             name: {"images": len(split.labels), "classes": len(set(split.labels.tolist()))}
             for name, split in splits.items()

@@ -9,7 +9,7 @@ import re
 import shlex
 import tarfile
 import zipfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -27,6 +27,7 @@ UNPACK = {  # suffix of an archive -> how to unpack it
     **dict.fromkeys((".rar", ".7z"), "7z x"),
 }
 PARQUET = ".parquet"
+NAME_SPLITS = "--splits=train:valid:test names those for training, validation and test"
 SHOWN = 10  # images or doubts that a command prints
 SPLIT_NAMES = {  # words in the names of folders and columns, and in columns -> split
     **dict.fromkeys(("train", "training", "trn", "trainval"), "train"),
@@ -108,17 +109,19 @@ AUTO = Options()
 
 
 class Table(NamedTuple):
-    """The images of a source, a row each, as its files state them."""
+    """The images of a source, a row each."""
 
-    # Without a class, it is in the columns (`Entry.metadata`) or in the folders of the names.
     rows: Sequence[Entry]
-    doubts: Sequence[str] = ()  # sentences for the user: how they were read
+    doubts: Sequence[str] = ()  # sentences for the user
+    columns: str = ""  # what the columns of a file are, in words
+    undecided: int = 0  # rows that had no split, so that `Options.test_share` has decided
+    refused: Sequence[str] = ()  # data sets that the files look like, and why they are not read so
 
 
 class Recipe(NamedTuple):
     """How to read a data set as its authors distribute it."""
 
-    read: Callable[[Files], Table]  # DataError if the files are not this data set
+    read: Callable[[Files, Options], Table]  # DataError if the files are not this data set
     # Suffixes of the files other than images that it reads.
     reads: tuple[str, ...] = (".csv", ".json", ".mat", ".txt")
     in_place: bool = False  # whether a folder can be used without preparation
@@ -136,65 +139,66 @@ class Survey(NamedTuple):
     """The files of a source without hidden folders and what this package has written."""
 
     files: Files
-    outputs: Mapping[str, str]  # folders and files that are left out -> what they are
-    hidden: Sequence[str]  # images in hidden folders
-
-    def doubts(self, reads: Sequence[str] = ()) -> list[str]:
-        """Sentences about what is left out; files of the suffixes `reads` are not."""
-        found = []
-        if self.outputs:
-            shown = listed([f"{name} ({what})" for name, what in self.outputs.items()], 3)
-            found.append(f"left out, because dml_jax has written them: {shown}")
-        if self.hidden:
-            number = counted(len(self.hidden), "image")
-            found.append(f"left out {number} in hidden folders, e.g. {self.hidden[0]!r}")
-        found += [f"images in it are not used: {line}" for line in packed_files(self.files)]
-        others = (posixpath.splitext(path)[1].lower() for path in self.files if not is_image(path))
-        skipped = Counter(suffix for suffix in others if suffix not in reads)
-        ranked = sorted(skipped.items(), key=lambda pair: (-pair[1], pair[0]))
-        if kinds := listed([f"{suffix or 'no suffix'}: {count:,}" for suffix, count in ranked], 8):
-            total = counted(skipped.total(), "file")
-            found.append(f"skipped {total} other than images ({kinds})")
-        return found
+    doubts: list[str]  # sentences about what is left out
 
 
-def survey(found: Iterable[tuple[str, File]]) -> Survey:
+def survey(files: Iterable[tuple[str, File]]) -> Survey:
     """Leaves out hidden folders and what this package has written."""
-    everything = dict(sorted(found))
-    files = {path: file for path, file in everything.items() if not is_hidden(path)}
-    outputs: dict[str, str] = {}
+    everything = dict(sorted(files))
+    seen = {path: file for path, file in everything.items() if not is_hidden(path)}
+    outputs: dict[str, str] = {}  # folders and files -> what they are
 
-    def written(path: str) -> bool:
-        return any(path == folder or path.startswith(f"{folder}/") for folder in outputs)
+    def is_output(path: str) -> bool:
+        return any(path == output or path.startswith(f"{output}/") for output in outputs)
 
-    for path, file in files.items():
+    for path, file in seen.items():
         folder, _, name = path.rpartition("/")
-        if name == "catalogue.csv" and f"{path[:-3]}html" in files:
+        if name == "catalogue.csv" and f"{path[:-3]}html" in seen:
             outputs[path] = "a catalogue"
-        if name in OUTPUTS and not written(folder):
+        elif name in OUTPUTS and not is_output(path):
             keys, what = OUTPUTS[name]
             with suppress(DataError, ValueError, TypeError, RecursionError):
                 if keys <= set(json.loads(file.read())):
                     # In the folder of the user's images, a run writes images to these two only.
-                    tops = {path.split("/")[0] for path in files if "/" in path}
+                    tops = {path.split("/")[0] for path in seen if "/" in path}
                     inside = sorted(tops & {"analysis", "figures"})
                     outputs |= dict.fromkeys([folder] if folder else inside, what)
-    kept = {path: file for path, file in files.items() if not written(path)}
-    hidden = [path for path in everything if path not in files and is_image(path)]
-    return Survey(kept, outputs, [path for path in hidden if is_hidden(path, files=False)])
+    kept = {path: file for path, file in seen.items() if not is_output(path)}
+    doubts = list[str]()
+    if outputs:
+        shown = listed([f"{name} ({what})" for name, what in outputs.items()], 3)
+        doubts.append(f"left out, because dml_jax has written them: {shown}")
+    if hidden := [path for path in everything if is_image(path) and is_hidden(path, files=False)]:
+        number = counted(len(hidden), "image")
+        doubts.append(f"left out {number} in hidden folders, e.g. {hidden[0]!r}")
+    doubts += [f"images in it are not used: {line}" for line in packed_files(kept)]
+    return Survey(kept, doubts)
+
+
+def list_skipped(files: Collection[str], reads: Collection[str] = ()) -> list[str]:
+    """A sentence about files other than images and those of the suffixes `reads`, if any."""
+    others = (posixpath.splitext(path)[1].lower() for path in files if not is_image(path))
+    counts = Counter(suffix for suffix in others if suffix not in reads)
+    ranked = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+    kinds = listed([f"{suffix or 'no suffix'}: {count:,}" for suffix, count in ranked], 8)
+    number = counted(counts.total(), "file")
+    return [f"skipped {number} other than images ({kinds})"] if kinds else []
 
 
 def packed_files(files: Collection[str]) -> list[str]:
     """What to do with archives and Parquet files, whose images are not read: a sentence for each
     kind."""
-    found = []
-    for kind in dict.fromkeys(filter(None, map(packing, files))):
-        paths = [path for path in files if packing(path) == kind]
-        what = f"an archive; unpack it first: {UNPACK.get(kind)} {shlex.quote(paths[0])}"
+    by_kind = defaultdict[str, list[str]](list)
+    for path in files:
+        by_kind[packing(path)].append(path)
+    sentences = list[str]()
+    for kind, (first, *more) in by_kind.items():
+        what = f"an archive; unpack it first: {UNPACK.get(kind)} {shlex.quote(first)}"
         if kind == PARQUET:
             what = "a Parquet file; write its images to a folder first, as the page on data shows"
-        found.append(f"{paths[0]}{f' (and {len(paths) - 1} more)' if paths[1:] else ''} is {what}")
-    return found
+        if kind:
+            sentences.append(f"{first}{f' (and {len(more)} more)' if more else ''} is {what}")
+    return sentences
 
 
 def packing(path: str) -> str:
@@ -236,18 +240,22 @@ def leave_out(
       DataError: there are such images, with `strict`, or no others.
     """
     missing = [name for name, reason in reasons if reason == MISSING]
-    several, what = len(missing) > 1, "unusable" if strict else "left out"
-    lines = [f"{what}: {name}: {why}" for name, why in reasons if why != MISSING or not several]
-    if several:
-        number, few = counted(len(missing), "image"), ", ".join(missing[:3])
-        lines.append(f"{what}: {number} that are missing, e.g. {few}")
+    one_by_one = reasons if len(missing) < 2 else [pair for pair in reasons if pair[1] != MISSING]
+    what, number = (
+        "unusable" if strict else "left out",
+        f"{len(reasons):,} of {counted(count, 'image')}",
+    )
+    lines = [f"{what}: {name}: {reason}" for name, reason in one_by_one]
+    if len(missing) > 1:
+        images = counted(len(missing), "image")
+        lines.append(f"{what}: {images} that are missing, e.g. {', '.join(missing[:3])}")
     for line in lines if strict else lines[:SHOWN]:
         say(printable(line))
     if reasons and (strict or len(reasons) == count):
-        which = f"{len(reasons):,} of {counted(count, 'image')} cannot be used (listed above)"
-        raise DataError(f"{which}; fix them{f', or {remedy}' if strict else ''}")
+        remedies = f"fix them, or {remedy}" if strict else "fix them"
+        raise DataError(f"{number} cannot be used (listed above); {remedies}")
     if reasons:
-        say(f"left out: {len(reasons):,} of {counted(count, 'image')}")
+        say(f"left out: {number}")
 
 
 def list_files(sources: Sequence[Path], option: str = "--source") -> Files:

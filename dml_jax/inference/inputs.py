@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dml_jax.data.files import IMAGE_SUFFIXES, File, is_image, walk
-from dml_jax.data.sources import packed_files, survey
+from dml_jax.data.sources import list_skipped, packed_files, survey
 from dml_jax.data.understand import summarise_doubts
 from dml_jax.errors import DataError
 from dml_jax.files import expand_path
@@ -40,7 +40,9 @@ def image_files(paths: Iterable[str], warn: Callable[[str], object]) -> list[str
         if path.is_dir():
             contents = survey(walk(path))
             images = [str(file.path) for inner, file in contents.files.items() if is_image(inner)]
-            left_out = [f"{name}: {line}" for line in contents.doubts()]
+            left_out = [
+                f"{name}: {line}" for line in contents.doubts + list_skipped(contents.files)
+            ]
             if not images:
                 suffixes = f"suffixes: {', '.join(IMAGE_SUFFIXES)}"
                 none = [f"no image files ({suffixes})", *left_out]

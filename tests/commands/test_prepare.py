@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from dml_jax import seal
-from dml_jax.commands import prepare
+from dml_jax.commands import prepare, verify
 from dml_jax.config import Data
 from dml_jax.data import decode, duplicates, formats, preparation, prepared_data, read_ahead
 from dml_jax.data.files import Entry, File
@@ -51,7 +51,7 @@ def test_a_finished_data_set_is_left_unchanged(prepared: Callable[..., str], exe
     assert "is already prepared" in prepared()
     assert manifest() == before
     assert "was prepared with another short_side" in fails(prepare, *OPTIONS, "--short_side=16")
-    assert execute(prepare, f"--verify={OUT}")[0] == 0
+    assert execute(verify, OUT)[0] == 0
 
 
 def test_images_that_needed_a_missing_package_are_remembered(

@@ -18,11 +18,11 @@ from PIL import Image
 from dml_jax import seal
 from dml_jax.config import Data, plugin_module
 from dml_jax.console import Console
-from dml_jax.data import decode, duplicates, formats, official, preparation, prepared_data, split_metadata, transforms
+from dml_jax.data import decode, duplicates, formats, official, preparation, prepared_data, transforms
 from dml_jax.data import sources as source_files
 from dml_jax.data.files import File, file_at
 from dml_jax.data.formats import sop
-from dml_jax.data.split import Split, digest, redrawn, subset, unread
+from dml_jax.data.split import Split, digest, read_splits, redrawn, subset, unread, write_splits
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.train import experiment as experiments
 from tests.data import layouts, pictures
@@ -166,7 +166,7 @@ def test_cars_without_test_labels_or_images(tmp_path: Path, capsys: pytest.Captu
     sources = layouts.cars_original(tmp_path)
     del sources[without]
     missing = "cars_test/ is left out, because .* the classes are divided as in the papers"
-    message = rf"^train has 2 images of .* 8054 of 98; {missing}; give all files, or --subset"
+    message = rf"^train has 2 images of .* 8054 of 98; {missing}; .*give all files, or --subset"
     with pytest.raises(DataError, match=message):
         prepare("cars", sources, tmp_path / "out", subset=False)
     prepare("cars", sources, tmp_path / "out", Console())
@@ -210,7 +210,7 @@ def test_metadata_columns_follow_their_images(tmp_path: Path) -> None:
             "shop": [f"shop of {path}" for path in split.ids],
             "price": [path[-5].replace("0", "") for path in split.ids],
         }
-    about = prepared_data.stated(tmp_path / "out") or {}
+    about = prepared_data.read_about(tmp_path / "out") or {}
     assert "metadata: price, shop" in preparation.summary(about)
 
 
@@ -403,8 +403,8 @@ def test_metadata_keeps_any_name(tmp_path: Path) -> None:
     files = ["", os.fsdecode(b"\xff"), "漢字"]
     odd = Split(labels, ["a\nb", "ü,\"'", "\0"], unread, ["x", "ÿ"], files=files)
     splits = {"train": odd, "test": Split(labels, ["1", "2", "3"], unread, ["a", "b"])}
-    split_metadata.save(tmp_path / "i.json", splits)
-    loaded = split_metadata.load(tmp_path / "i.json")
+    write_splits(tmp_path / "i.json", splits)
+    loaded = read_splits(tmp_path / "i.json")
     assert loaded.keys() == splits.keys()
     for name, split in splits.items():
         np.testing.assert_array_equal(loaded[name].labels, split.labels)
@@ -412,7 +412,7 @@ def test_metadata_keeps_any_name(tmp_path: Path) -> None:
         assert list(loaded[name].files) == list(split.files)
     (tmp_path / "i.json").write_bytes((tmp_path / "i.json").read_bytes()[:200])
     with pytest.raises(DataError, match=r"i\.json: is truncated or damaged"):
-        split_metadata.load(tmp_path / "i.json")
+        read_splits(tmp_path / "i.json")
 
 
 def test_data_hash_covers_the_prepared_pixels(tmp_path: Path) -> None:
@@ -456,6 +456,6 @@ def test_another_draw_is_of_the_data_set_of_the_run(tmp_path: Path, capsys: pyte
     drawn = Data(name="folder", path=str(own), class_split=1)
     elsewhere = dataclasses.replace(drawn, path=str(tmp_path / "other"))
     assert formats.load_labelled(own, elsewhere)["test"].classes == usual
-    assert "own: is not the data set of the run, whose data.class_split" in capsys.readouterr().out
+    assert "own: is not the data set of the run, so its data.class_split" in capsys.readouterr().out
     assert formats.load_labelled(own, drawn)["test"].classes != usual
     assert capsys.readouterr().out == ""

@@ -43,12 +43,12 @@ def test_a_data_set_is_copied_once(bucket: Path, capsys: pytest.CaptureFixture[s
 
 def test_data_that_cannot_be_copied(bucket: Path) -> None:
     with pytest.raises(DataError, match="/none: cannot be read"):
-        prepared_data.staged(f"{bucket.as_uri()}/none")
+        prepared_data.copy_from_bucket(f"{bucket.as_uri()}/none")
     (bucket / "empty").mkdir()
     with pytest.raises(DataError, match="/empty: contains no files"):
-        prepared_data.staged(f"{bucket.as_uri()}/empty")
+        prepared_data.copy_from_bucket(f"{bucket.as_uri()}/empty")
     with pytest.raises(DataError, match=r"0.png: is not a directory"):
-        prepared_data.staged(f"{bucket.as_uri()}/class0/0.png")
+        prepared_data.copy_from_bucket(f"{bucket.as_uri()}/class0/0.png")
 
 
 def test_a_damaged_data_set_is_not_used(bucket: Path, tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_a_damaged_data_set_is_not_used(bucket: Path, tmp_path: Path) -> None:
     content[-1] ^= 1
     file.write_bytes(content)
     with pytest.raises(DataError, match=r"prepared: .*array_record.*has changed since it was written"):
-        prepared_data.staged(url)
+        prepared_data.copy_from_bucket(url)
 
 
 @pytest.mark.slow
@@ -80,4 +80,4 @@ def test_buckets(bucket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         expected = formats.load(Data(name="folder", path=str(bucket)))["test"].content
         assert formats.load(Data(name="folder", path=f"{there}/photos"))["test"].content == expected
         with pytest.raises(DataError, match="cannot be read"):
-            prepared_data.staged(there.replace("bucket", "none") + "/photos")
+            prepared_data.copy_from_bucket(there.replace("bucket", "none") + "/photos")

@@ -45,15 +45,15 @@ def cases() -> list[Case]:
 def reading(name: str, options: Options, *, train: bool) -> list[str]:
     """How the files in this directory are read, for all their classes or to train."""
     recipe, files = plugin_module("data", name).RECIPE, list_files([Path()])
-    page = understand(recipe, files, options, "x", labelled=not train)
-    classes = {split: sorted({e.class_name for e in page.entries if e.split == split}) for split in SPLITS}
+    table = understand(recipe, files, options, "x", labelled=not train)
+    classes = {split: sorted({e.class_name for e in table.rows if e.split == split}) for split in SPLITS}
     names = {split: ", ".join(classes[split]) for split in SPLITS if classes[split]}
-    if page.undecided == len(page.entries):
-        names = {"": ", ".join(sorted({entry.class_name for entry in page.entries}))}
+    if table.undecided == len(table.rows):
+        names = {"": ", ".join(sorted({entry.class_name for entry in table.rows}))}
     same = {n: ", ".join(split for split in names if names[split] == n) for n in names.values()}
     lines = [" | ".join(f"{same[n]}: {n}" for n in same).removeprefix(": ")]
-    lines += [f"columns: {page.columns}"] if page.columns else []
-    return lines + [f"doubt: {line}" for line in page.doubts]
+    lines += [f"columns: {table.columns}"] if table.columns else []
+    return lines + [f"doubt: {line}" for line in table.doubts]
 
 
 def printed(command: str, capsys: pytest.CaptureFixture[str]) -> list[str]:

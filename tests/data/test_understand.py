@@ -101,7 +101,7 @@ def test_links_and_twins_are_read(tmp_path: Path) -> None:
     pictures.write(photos / "oak" / "0.JPG", 5)
     os.symlink(photos / "oak" / "0.jpg", photos / "elm" / "linked.jpg")
     os.symlink(photos, photos / "elm" / "around")
-    entries = understand.understand(folder.RECIPE, dict(walk(photos)), Options(), "", labelled=True).entries
+    entries = understand.understand(folder.RECIPE, dict(walk(photos)), Options(), "", labelled=True).rows
     assert len(entries) == 8
     assert {"oak/0.jpg", "oak/0.JPG", "elm/linked.jpg"} <= {entry.id for entry in entries}
 

@@ -11,7 +11,8 @@ from PIL import Image
 
 from dml_jax import seal
 from dml_jax.config import Data
-from dml_jax.data import formats, prepared_data, split_metadata
+from dml_jax.data import formats, prepared_data
+from dml_jax.data import split as split_files
 from dml_jax.data.split import digest
 from tests.data import layouts, pictures
 
@@ -80,7 +81,7 @@ def test_every_flipped_bit_of_the_cache_is_noticed(
     rng, again = np.random.default_rng(0), list[int]()
     with monkeypatch.context() as patch:
         patch.setattr(prepared_data, "_check_folder", lambda *_: again.append(1) or {})
-        patch.setattr(split_metadata, "save", lambda *_: None)
+        patch.setattr(split_files, "write_splits", lambda *_: None)
         for i in rng.choice(len(every), 400, replace=False):
             file, bit = every[i]
             flipped = bytearray(files[file])

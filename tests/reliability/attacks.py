@@ -191,8 +191,8 @@ def _written(write: Callable[[Any], object]) -> bytes:
 
 
 def _read_table(directory: Path) -> None:
-    page = understand.understand(csv_tables.RECIPE, dict(files.walk(directory)), sources.Options(), "source")
-    prepared_data._check_folder(directory, csv_tables.RECIPE, page, "csv")
+    table = understand.understand(csv_tables.RECIPE, dict(files.walk(directory)), sources.Options(), "source")
+    prepared_data._check_folder(directory, csv_tables.RECIPE, table, "csv")
 
 
 def _images() -> list[bytes]:

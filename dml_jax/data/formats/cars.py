@@ -14,7 +14,7 @@ import numpy as np
 
 from dml_jax.data import official
 from dml_jax.data.files import Entry, Files, is_image
-from dml_jax.data.sources import Recipe, Table
+from dml_jax.data.sources import AUTO, Options, Recipe, Table
 from dml_jax.errors import DataError
 from dml_jax.files import reading
 
@@ -38,7 +38,7 @@ BODY = re.compile(
 )
 
 
-def read(files: Files) -> Table:
+def read(files: Files, options: Options = AUTO) -> Table:
     """Reads any layout; of the original one also a half, as the test labels are often missing."""
     tables, titles, entries = _tables(files), _titles(files), []
     for table in tables:

@@ -13,37 +13,46 @@ that are named like splits, such as train.csv and test.csv, are one if they have
 
 import csv
 import io
+import re
+from collections.abc import Mapping, Sequence
 
-from dml_jax.data.columns import column_of
 from dml_jax.data.files import Entry, Files, file_at, located
-from dml_jax.data.sources import AUTO, Recipe, Table
+from dml_jax.data.sources import AUTO, NAME_SPLITS, Options, Recipe, Table, words_of
 from dml_jax.errors import DataError
 from dml_jax.files import reading, text_of
 
+FEW = 20  # values in a column of splits
+NAMES = {  # what a column holds -> its usual names, the best first
+    "path": "path imagepath filepath filename file image imagename imagefile imgpath img",
+    "class": "label class classname labelname category species classlabel labels target classid",
+    "split": "split subset partition set phase usage datasplit splits",
+    "role": "role",
+}
+ROLES = {"query": "test", "gallery": "gallery"}  # role of a test image -> split
+TRUE, FALSE = {"1", "true", "yes", "t", "y"}, {"0", "false", "no", "f", "n", ""}
 
-def read(files: Files) -> Table:
+
+def read(files: Files, options: Options) -> Table:
     """Reads the only .csv file, or those of the splits, with commas, semicolons or tabs."""
     tables = [path for path in files if path.lower().endswith(".csv")]
     splits = AUTO.splits_of([path.rpartition("/")[2][:-4] for path in tables])
-    several = len(tables) > 1 and len(splits) == len(tables)
-    if len(tables) != 1 and not several:
-        found = f"{len(tables)} .csv files ({', '.join(tables[:3])})" if tables else "no .csv file"
-        raise DataError(f"found {found}, exactly one is needed; give it as --source")
-    parts = [_rows(files, table) for table in tables]
-    columns = [set(rows[0].metadata) for rows in parts]
-    if different := [
-        table for table, has in zip(tables, columns, strict=True) if has != columns[0]
-    ]:
-        has = f"{different[0]} has other columns than {tables[0]}"
-        raise DataError(f"{has}; give one of them as --source")
-    if not several:
-        return Table(parts[0])
-    split = zip(splits.values(), parts, strict=True)
-    rows = [row._replace(split=name) for name, found in split for row in found]
-    return Table(rows, [f"{' and '.join(tables)} are one table, whose names give the split"])
+    if (len(tables) != 1 and len(splits) != len(tables)) or not tables:
+        names = f"{len(tables)} .csv files ({', '.join(tables[:3])})" if tables else "no .csv file"
+        raise DataError(f"found {names}, exactly one is needed; give it as --source")
+    rows, doubts = list[Entry](), list[str]()
+    for table, split in zip(tables, splits.values() or [""], strict=True):
+        part = _rows(files, table, split)
+        if rows and {*part[0].metadata} != {*rows[0].metadata}:
+            what = f"{table} has other columns than {tables[0]}"
+            raise DataError(f"{what}; give one of them as --source")
+        rows += part
+    if splits:
+        doubts.append(f"{' and '.join(tables)} are one table, whose names give the split")
+    return read_columns(rows, options, doubts)
 
 
-def _rows(files: Files, table: str) -> list[Entry]:
+def _rows(files: Files, table: str, split: str) -> list[Entry]:
+    """The rows of a table, with the cells of all columns as metadata."""
     with reading(table, "write it as a table in UTF-8"):
         text = text_of(files[table].read())
         header = text.partition("\n")[0]
@@ -66,9 +75,100 @@ def _rows(files: Files, table: str) -> list[Entry]:
             raise DataError(f"{table}, line {number}: has no {empty[0]}")
     kept = [{name: row[name] for name in columns} for row in rows]
     return [
-        Entry(name, file_at(files, name), "", "", row)
+        Entry(name, file_at(files, name), "", split, row)
         for name, row in zip(names, kept, strict=True)
     ]
+
+
+def column_of(kind: str, columns: Sequence[str]) -> str:
+    """The column that holds a path, class, split or role, by its name; "" if there is none."""
+    plain = {"".join(re.findall(r"[^\W_]+", name)).lower(): name for name in reversed(columns)}
+    return next((plain[usual] for usual in NAMES[kind].split() if usual in plain), "")
+
+
+def read_columns(rows: Sequence[Entry], options: Options, doubts: list[str]) -> Table:
+    """The rows with class, split and metadata from their cells; adds `doubts`.
+
+    Raises DataError if a column of splits or roles holds something else.
+    """
+    columns = list(rows[0].metadata)
+    cells = {name: [str(row.metadata[name] or "").strip() for row in rows] for name in columns}
+    path, label, role = (column_of(kind, columns) for kind in ("path", "class", "role"))
+    free = [name for name in columns if name not in (path, label, role)]
+    splits = _split_column(free, cells, options, doubts)
+    flags = {name: flag for name in free if (flag := _flag(name, cells[name], options))}
+    split_flags, role_flags = {*flags.values()} - ROLES.keys(), {*flags.values()} & ROLES.keys()
+    rest = "train" if role_flags or (role and any(cells[role])) else ""  # split without a role
+    if len(flags) == 1 and role_flags and not (splits or role):
+        # A single column, such as is_query, may be about test images only.
+        (flag,), (texts,) = role_flags, (cells[name] for name in flags)
+        asked = {c for c, text in zip(cells[label], texts, strict=True) if text.lower() in TRUE}
+        others = {c for c, text in zip(cells[label], texts, strict=True) if text.lower() in FALSE}
+        if 2 * len(asked & others) > min(len(asked), len(others)):
+            rest = ROLES[min(ROLES.keys() - {flag})]
+
+    def split_of(i: int) -> str:
+        split = options.split_of(cells[splits][i]) if splits else ""
+        marks = {flag for name, flag in flags.items() if cells[name][i].lower() in TRUE}
+        if split_flags and not split:
+            split = next(iter(marks - ROLES.keys()), "test" if "train" in split_flags else "train")
+        roles = (marks & ROLES.keys()) | ({cells[role][i].lower()} - {""} if role else set())
+        if roles and (split == "train" or not roles <= ROLES.keys()):
+            raise DataError(
+                f"{rows[i].id!r} has the role {', '.join(sorted(roles))!r} and the split "
+                f"{split!r}; a role is query or gallery, of test images"
+            )
+        return ROLES[min(roles)] if len(roles) == 1 else split or ("test" if roles else rest)
+
+    kinds = {path: "path", label: "class", role: "role", splits: "split"}
+    uses = [f"{name!r} gives the {kind}" for name, kind in kinds.items() if name]
+    uses += [f"{name!r} tells {flag} images" for name, flag in flags.items()]
+    metadata = [name for name in free if name not in flags and name != splits]
+    uses += [f"metadata: {', '.join(map(repr, metadata))}"] if metadata else []
+    decided = [
+        row._replace(
+            class_name=str(row.metadata[label]),
+            split=split_of(i) or row.split,
+            metadata={name: row.metadata[name] for name in metadata},
+        )
+        for i, row in enumerate(rows)
+    ]
+    return Table(decided, doubts, ", ".join(uses))
+
+
+def _split_column(
+    names: Sequence[str],
+    cells: Mapping[str, Sequence[str]],
+    options: Options,
+    doubts: list[str],
+) -> str:
+    """The column of splits, or "": by its usual name or, with a doubt, by its values alone."""
+    if options.splits == "none":
+        return ""
+    values = {name: {*cells[name]} - {""} for name in names}
+    readable = [n for n in names if values[n] and all(map(options.split_of, values[n]))]
+    usual = column_of("split", names)
+    if usual and usual not in readable and 0 < len(values[usual]) <= FEW:
+        odd = min(value for value in values[usual] if not options.split_of(value))
+        what = f"the column {usual!r} holds {odd!r}, which is no split"
+        raise DataError(f"{what}; {NAME_SPLITS}, --splits=none leaves the column unused")
+    column = usual if usual in readable else next(iter(readable), "")
+    doubts += [
+        f"the column {name!r} looks like splits and is {'' if name == column else 'not '}read so"
+        for name in readable
+        if name != usual
+    ]
+    return column
+
+
+def _flag(column: str, texts: Sequence[str], options: Options) -> str:
+    """The split or role that a column such as "is_query" or "is_training_img" is about, or ""."""
+    words = words_of(column)
+    if options.splits == "none" or len(words) != 1 or not {*map(str.lower, texts)} <= TRUE | FALSE:
+        return ""
+    (word,) = words
+    split = Options().split_of(word)
+    return word if word in ROLES else "" if split == "gallery" else split
 
 
 def recognised(files: Files) -> bool:

@@ -7,7 +7,7 @@ import re
 
 from dml_jax.data import official
 from dml_jax.data.files import Entry, File, Files, is_image, read_rows
-from dml_jax.data.sources import Recipe, Table
+from dml_jax.data.sources import AUTO, Options, Recipe, Table
 from dml_jax.errors import DataError
 from dml_jax.files import reading
 from dml_jax.remote.downloads import Download
@@ -17,7 +17,7 @@ CLASS = re.compile(r"(\d{3})\.(.+)")
 EXPECTED = "expected images.txt, or class folders such as 001.Black_footed_Albatross"
 
 
-def read(files: Files) -> Table:
+def read(files: Files, options: Options = AUTO) -> Table:
     """Reads the official CUB_200_2011.tgz or the class folders in `images`, wherever they are."""
     entries = []
     for name, file in (_listed(files) or _unlisted(files)).items():

@@ -5,7 +5,7 @@ dml-jax prepare --name=inshop --source=inshop --source=inshop/Img/img.zip --outp
 
 from dml_jax.data import official
 from dml_jax.data.files import Files, read_rows
-from dml_jax.data.sources import Recipe, Table
+from dml_jax.data.sources import AUTO, Options, Recipe, Table
 from dml_jax.files import reading
 
 SPLITS = {"train": "train", "query": "test", "gallery": "gallery"}
@@ -13,7 +13,7 @@ TABLE = "list_eval_partition.txt"
 EXPECTED = f"Eval/{TABLE} and the images of Img/img.zip or Img/img_highres.zip"
 
 
-def read(files: Files) -> Table:
+def read(files: Files, options: Options = AUTO) -> Table:
     """Reads `list_eval_partition.txt` of the official folder; the images are in another archive.
 
     They may also be the larger ones of img_highres.zip, which have the same names.

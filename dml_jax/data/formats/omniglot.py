@@ -5,7 +5,7 @@ second small set repeats two alphabets of the first, which are left out of the t
 """
 
 from dml_jax.data.files import Entry, Files
-from dml_jax.data.sources import Recipe, Table
+from dml_jax.data.sources import AUTO, Options, Recipe, Table
 from dml_jax.errors import DataError
 from dml_jax.remote.downloads import Download
 
@@ -16,7 +16,7 @@ PAIRS = (
 REPOSITORY = "https://github.com/brendenlake/omniglot"
 
 
-def read(files: Files) -> Table:
+def read(files: Files, options: Options = AUTO) -> Table:
     """Finds the images <set>/<alphabet>/<character>/<drawing>.png."""
     drawings: dict[str, list[tuple[str, str, str]]] = {}
     for path in files:

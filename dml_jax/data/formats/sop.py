@@ -2,14 +2,14 @@
 
 from dml_jax.data import official
 from dml_jax.data.files import Files, read_rows
-from dml_jax.data.sources import Recipe, Table
+from dml_jax.data.sources import AUTO, Options, Recipe, Table
 from dml_jax.files import reading
 from dml_jax.remote.downloads import Download
 
 EXPECTED = "Ebay_train.txt, Ebay_test.txt and the image folders bicycle_final to toaster_final"
 
 
-def read(files: Files) -> Table:
+def read(files: Files, options: Options = AUTO) -> Table:
     """Reads `Ebay_train.txt` and `Ebay_test.txt` of the official archive,
     Stanford_Online_Products.zip, in any folder."""
     entries = []

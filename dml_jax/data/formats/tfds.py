@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from dml_jax.config import Data
-from dml_jax.data import decode, split_metadata
-from dml_jax.data.split import Split, subset, unread
+from dml_jax.data import decode
+from dml_jax.data.split import Split, cache_splits, subset, unread
 from dml_jax.errors import DataError
 from dml_jax.files import reading
 
@@ -43,7 +43,7 @@ def load(data: Data) -> dict[str, Split]:
     key = f"{directory}\0{info.stat().st_mtime_ns}".encode()
     return {
         name: split._replace(read=partial(_read, str(directory), split.ids, data))
-        for name, split in split_metadata.cached(key, lambda: _scan(str(directory))).items()
+        for name, split in cache_splits(key, lambda: _scan(str(directory))).items()
     }
 
 
