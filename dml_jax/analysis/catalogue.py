@@ -104,7 +104,7 @@ class Catalogue:
             "duplicates": Tab([*copies], lambda k: self._copies(copies[k])),
             "clusters": Tab(mixed, lambda k: self._cluster(clusters[k])),
             "blurred": Tab(blurred, lambda i: self._one(i, "blurred", f"sharpness {sharp[i]:.0f}")),
-            "odd": Tab(odd, lambda i: self._one(i, "odd", f"nearest at {far[i]:.2f}")),
+            "odd": Tab(odd, lambda i: self._one(i, "odd", f"distance {far[i]:.2f}")),
         }
 
     def _shown(self, tab: str) -> np.ndarray:
@@ -130,10 +130,10 @@ class Catalogue:
         of_class = np.flatnonzero(self.numbers == self.doubts.proposed[i])
         cosines = self.images.spread[of_class] @ self.images.spread[i]
         nearest = int(of_class[cosines.argmax()])
-        percent = f": {self.chances[i]:.0%}" if self.probability else ""
+        percent = f" ({self.chances[i]:.0%})" if self.probability else ""
         keys = [Key(f"move to {to}", "move", [i], to)] if self.folders else []
         keys.append(Key("keep", "keep", [i], "labels"))
-        return Group(f"in {self.labels[i]}, rather {to}{percent}", [i, nearest], keys)
+        return Group(f"{self.labels[i]} → {to}{percent}", [i, nearest], keys)
 
     def _copies(self, members: Sequence[int]) -> Group:
         keys = [Key(f"delete copy {k}", "delete", [i]) for k, i in enumerate(members[:SHOWN], 1)]
@@ -228,10 +228,10 @@ class Catalogue:
             "cluster": images.clusters,
             "near_duplicates": [group or "" for group in images.copies.tolist()],
             "class": list(map(printable, self.labels)),
-            "rather": said,
+            "proposed": said,
             "probability": shares,
             "sharpness": [f"{value:.1f}" for value in images.sharpness.tolist()],
-            "nearest_at": [f"{value:.4f}" for value in images.distances.tolist()],
+            "nearest_distance": [f"{value:.4f}" for value in images.distances.tolist()],
         }
         write_csv(file, [list(columns), *zip(*columns.values(), strict=True)])
 

@@ -1,4 +1,4 @@
-"""The page of a catalogue: the same HTML with keys, from a server, and as a file without."""
+"""The page of a catalogue: as a file, and with buttons from a server."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -18,13 +18,13 @@ GROUPS = {"labels": 8, "duplicates": 4, "clusters": 4, "blurred": 16, "odd": 16}
 LOOKS = {"duplicates": " many", "clusters": " many", "blurred": " single", "odd": " single"}
 SIDE = 128  # pixels of the longer side of a thumbnail
 EXPLAINED = {
-    "labels": "Nearer to the mean of another class than to that of their own without them; beside "
-    "the most similar image of that class. The percentage is the probability of a wrong label.",
-    "duplicates": "Near-duplicates: the same photograph, scaled, compressed or cropped.",
-    "clusters": "Similar images: the most typical one, then one of each class and those that "
+    "labels": "Images that resemble another class more than their own, each with the most similar "
+    "image of that class. The percentage is the probability that the label is wrong.",
+    "duplicates": "The same photograph, scaled, compressed or cropped.",
+    "clusters": "Similar images: the most typical one, then one of each class, then those that "
     "differ most.",
-    "blurred": "The least sharp images first (variance of the Laplacian).",
-    "odd": "Those farthest from all others first (1 - cosine).",
+    "blurred": "The least sharp images first. Sharpness is the variance of the Laplacian.",
+    "odd": "Images that resemble no other image. The distance to the nearest one is 1 - cosine.",
 }
 
 
@@ -44,7 +44,7 @@ def write(catalogue: Catalogue, title: str, file: Path) -> None:
 
 
 def served(catalogue: Catalogue, title: str, tab: str, page: int) -> str:
-    """A page of a tab, or the list of changes, with keys."""
+    """A page of a tab, or the list of changes, with buttons."""
     tabs = catalogue.tabs()
     if tab == "changes":
         body = _changes(catalogue)
@@ -56,7 +56,7 @@ def served(catalogue: Catalogue, title: str, tab: str, page: int) -> str:
 
 
 def enlarged(catalogue: Catalogue, title: str, i: int, tab: str, page: int) -> str:
-    """An image beside its nearest ones, with keys to move it to any class or to remove it."""
+    """An image beside its nearest ones, with buttons that move it to any class or delete it."""
     grid = _served_grid(catalogue, tab, page)
     tiles = "".join(map(grid.tile, catalogue.images.nearest[i].tolist()))
     keys, label = _key(Key("delete", "delete", [i])), catalogue.labels[i]
@@ -73,7 +73,7 @@ def enlarged(catalogue: Catalogue, title: str, i: int, tab: str, page: int) -> s
         f'<h1>{name}</h1><p class="lead">{html.text(label)} <a href="{back}">back</a></p>'
         f'<div class="side"><div><img class="large" src="images/{i}?large=1" alt="{name}">'
         f'<form method="post" action="./" class="keys">{_hidden(tab, page)}{keys}</form></div>'
-        f'<div><h2>Nearest</h2><div class="strip">{tiles}</div></div></div>'
+        f'<div><h2>Nearest images</h2><div class="strip">{tiles}</div></div></div>'
     )
     return html.document(f"{path}: {title}", body, "'self'")
 
@@ -164,10 +164,11 @@ def _key(key: Key) -> str:
 
 
 def _changes(catalogue: Catalogue) -> str:
-    """The clicks that stand, the last one first, each with a key to undo it."""
+    """The clicks that were not undone, the last one first, each with a button to undo it."""
     clicks: dict[int, list[str]] = {}
     for each in standing(catalogue.log):
-        clicks.setdefault(each.click, []).append(f"{each.change} {each.image[2:]}")
+        folder = f" to {each.to[2:].rpartition('/')[0]}" if each.change in ("move", "merge") else ""
+        clicks.setdefault(each.click, []).append(f"{each.change} {each.image[2:]}{folder}")
     rows = ""
     for click, lines in sorted(clicks.items(), reverse=True)[:100]:
         more = f" and {len(lines) - 1} more" if len(lines) > 1 else ""
@@ -175,5 +176,5 @@ def _changes(catalogue: Catalogue) -> str:
         rows += f"<li>{html.text(lines[0])}{more} {undo}</li>"
     if not rows:
         return "<p>No changes yet.</p>"
-    about = "No file has moved yet: end the server with Ctrl-C, then use <code>--apply</code>."
+    about = "No file has moved yet: stop the server with Ctrl-C, then use <code>--apply</code>."
     return f'<p class="note">{about}</p><ul class="changes">{rows}</ul>'

@@ -1,4 +1,4 @@
-"""What an hour of corrections and photographs is worth, from embeddings and labels alone."""
+"""What corrections and further photographs would gain, from embeddings and labels alone."""
 
 from collections.abc import Sequence
 
@@ -33,16 +33,18 @@ def sentences(
     if wrong.any():
         corrected = np.where(wrong, doubts.proposed, labels)
         shares = (_right(rows, each, sessions, ~wrong) for each in (labels, corrected))
-        gain = " → ".join(dict.fromkeys(f"{share:.1%}" for share in shares))
-        corrections = counted(int(wrong.sum()), "likely correction")
-        said.append(f"{corrections}: of the other images, {gain} are nearest to their own class")
+        before, after = (f"{share:.1%}" for share in shares)
+        said.append(
+            f"probably wrong: {counted(int(wrong.sum()), 'label')}; of the other images, {before} "
+            f"are nearest to their own class, and {after} after these corrections"
+        )
     taken = np.unique(np.stack([labels, sessions])[:, labels >= 0], axis=1)
     present, counts = np.unique(taken[0], return_counts=True)
     lone = present[(counts == 1) & np.isin(present, taken[0][taken[1] >= 0])].tolist()
     if lone:
         said.append(
             f"photograph {listed([names[k] for k in lone], 4)} on another day: all images of "
-            f"{counted(len(lone), 'class')} are of one, which says nothing of later ones"
+            f"{counted(len(lone), 'class')} are from one day and say nothing about later ones"
         )
     return said
 

@@ -1,19 +1,18 @@
-"""Finds out what a folder of images holds, also without labels, and puts it right:
+"""Sorts a folder of images, labelled or not, and helps to correct it:
 
     dml-jax catalogue photos/ [--model=lite0] [--output=catalogue]
     dml-jax catalogue photos/ --serve
     dml-jax catalogue photos/ --apply=catalogue/changes.csv [--reverse]
 
-Writes <output>/catalogue.html, a page with doubtful labels if the images are in class folders,
+Writes <output>/catalogue.html, a page with suspicious labels (of images in class folders),
 near-duplicates, clusters, blurred and odd images; and <output>/catalogue.csv with a row per image.
-The embeddings, by lite0 unless another model is given, are kept in <output>, so that the same
-command later embeds only new images.
+The embeddings are kept in <output>, so that the same command later embeds only new images.
 
-With --serve, a browser on this machine shows the page with keys that move an image to another
-class, merge classes, remove images, or keep them as they are. Each click adds a row to
-<output>/changes.csv and can be undone; no file changes. --apply then moves the files to their
-folders, and removed ones to the hidden folder .trash in that of the images. It overwrites and
-deletes nothing, and can be repeated after it was interrupted; --reverse moves all files back.
+With --serve, the page has buttons and is shown to browsers on this machine: move an image to
+another class, merge two classes, delete images, or keep them as they are. Each click adds a row to
+<output>/changes.csv and can be undone; no file is touched. --apply then moves the files to the
+folders of their classes, and deleted ones to the hidden folder .trash beside these. It overwrites
+nothing and can be repeated after an interruption; --reverse moves all files back.
 """
 
 from __future__ import annotations
@@ -44,20 +43,22 @@ def execute(arguments: list[str]) -> None:
     text = "directory to write (default: catalogue)"
     flags.add_argument("--output", default="catalogue", help=text)
     flags.add_argument("--quiet", action="store_true", help="print messages but no progress")
-    text = "shows the page with keys at an address of this machine"
+    text = "show the page with buttons to a browser on this machine"
     flags.add_argument("--serve", action="store_true", help=text)
     flags.add_argument("--port", type=int, default=8000, help="default 8000; 0 for any free one")
-    flags.add_argument("--apply", metavar="CHANGES", help="moves files as the rows of a table say")
-    flags.add_argument("--reverse", action="store_true", help="with --apply: moves them back")
+    flags.add_argument("--apply", metavar="CHANGES", help="move files as this table says")
+    flags.add_argument("--reverse", action="store_true", help="with --apply: move them back")
     options = flags.read_plain(arguments)
     folder = expand_path("FOLDER", options.folder)
     cli.require(folder.is_dir(), f"{options.folder}: must be a directory of images")
-    cli.require(options.apply or not options.reverse, "--reverse: needs --apply")
+    problem = f"--reverse: needs --apply={options.output}/changes.csv"
+    cli.require(options.apply or not options.reverse, problem)
     if options.apply:
         from dml_jax.analysis import changes
 
         file = expand_path("--apply", options.apply)
-        cli.require(file.is_file(), f"--apply={options.apply}: is not a file; give changes.csv")
+        problem = f"--apply={options.apply}: there is no such file; --serve writes"
+        cli.require(file.is_file(), f"{problem} {options.output}/changes.csv at the first click")
         moved = changes.apply(folder, file, reverse=options.reverse)
         remedy = "" if options.reverse else f"; --apply={options.apply} --reverse moves them back"
         print(f"moved {counted(moved, 'file')}{remedy}")
@@ -80,7 +81,7 @@ def execute(arguments: list[str]) -> None:
 
 
 def _title(options: argparse.Namespace) -> str:
-    return f"{options.folder} by {options.model}"
+    return f"{options.folder} (model: {options.model})"
 
 
 def _catalogue(options: argparse.Namespace, folder: Path) -> tuple[Catalogue, Path]:
@@ -109,7 +110,7 @@ def _catalogue(options: argparse.Namespace, folder: Path) -> tuple[Catalogue, Pa
     engine = bulk_embedding.local_engine(model)
     exported = bulk_embedding.embed_files(engine, files, arrays, quiet=options.quiet)
     if len(exported.ids) < 2:
-        raise DataError(f"{options.folder}: holds one image; give another folder")
+        raise DataError(f"{options.folder}: contains one image; give a folder with more")
     file_of = {as_text(name): name for name in files}
     images = [file_of[name] for name in exported.ids]
     names = [f"./{os.path.relpath(name, folder)}" for name in images]
@@ -118,7 +119,7 @@ def _catalogue(options: argparse.Namespace, folder: Path) -> tuple[Catalogue, Pa
     log = changes.read(file := output / "changes.csv")
     if count := len(changes.places(log)):
         done = changes.applied(folder, log)
-        cli.require(done in (0, count), f"{file}: is applied in part; repeat --apply={file}")
+        cli.require(done in (0, count), f"{file}: has been applied in part; repeat --apply={file}")
         if done:
             earlier = output / f"changes-{len(list(output.glob('changes-*.csv'))) + 1}.csv"
             cli.require(not earlier.exists(), f"{earlier}: exists; rename it")

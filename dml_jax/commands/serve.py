@@ -1,16 +1,17 @@
-"""Serves a model over HTTP (`pip install starlette uvicorn httptools
-python-multipart`):
+"""Serves a model over HTTP:
 
     dml-jax serve --model=runs/birds [--index=birds] [--host=0.0.0.0] [--port=8000]
     curl -F file=@photo.jpg http://localhost:8000/  # or: curl --data-binary @photo.jpg ...
 
-The address is printed once the server listens; a browser shows there the answers and the nearest
-enrolled images. `POST /` answers {"embedding": [...]}; with an index of `dml-jax enroll` instead
-"class", the "probability" that the best class is right, "classes", the --top best with
-probabilities, and "margin". With --reject or --min_probability, "class" may be "unknown".
-`POST /?embedding=1` adds the embedding. An index that was replaced is read again. `GET /health`
-answers {"status": "ok"}, and `GET /statistics` the numbers of answers by class and the rate of
-"unknown" beside the expected one. Errors have a status of 400 or more.
+The server prints its address once it listens; open it in a browser to classify photographs. `POST
+/` answers {"embedding": [...]}; with an index of `dml-jax enroll`, it answers "class", the
+"probability" that this class is right, "classes" (the --top most probable), and "margin" instead.
+With --reject or --min_probability, "class" may be "unknown". `POST /?embedding=1` adds the
+embedding. A changed index is read again. `GET /health` answers {"status": "ok"}; `GET /statistics`
+counts the answers by class, with the rate of "unknown" and the expected rate. Errors have a status
+of 400 or more. The extra "serve" has the packages that the server needs:
+
+    pip install starlette uvicorn httptools python-multipart
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def execute(arguments: list[str]) -> None:
     cli.add_decision(flags)
     text = "default 127.0.0.1; 0.0.0.0 to be reachable from elsewhere"
     flags.add_argument("--host", default="127.0.0.1", help=text)
-    text = "further name or address by which clients or a proxy call this server; repeatable"
+    text = "another name or address by which clients or a proxy reach this server; repeatable"
     flags.add_argument("--host_name", metavar="NAME", action="append", default=[], help=text)
     flags.add_argument("--port", type=int, default=8000, help="default 8000; 0 for any free one")
     text = (
@@ -46,6 +47,8 @@ def execute(arguments: list[str]) -> None:
     cli.require(options.megapixels > 0, f"--megapixels={options.megapixels:g}: must be above 0")
     limit = cli.decision(options)
     index = expand_path("--index", options.index) if options.index else None
+    problem = f"--index={options.index}: there is no such directory; create it with dml-jax enroll"
+    cli.require(index is None or index.is_dir(), problem)
     problem = "--reject and --min_probability: need --index; without it, no class is named"
     cli.require(index or not any(value is not None for value in limit.values()), problem)
     cli.check_installed("serve", "httptools", cli.SERVER_PACKAGES)
@@ -84,7 +87,7 @@ def bind(host: str, port: int) -> socket.socket:
     except (OSError, UnicodeError, OverflowError) as error:
         why = getattr(error, "strerror", None) or error
         where = f"--host={host} --port={port}"
-        raise ConfigError(f"{where}: cannot listen there ({why}); give others") from None
+        raise ConfigError(f"{where}: cannot listen there ({why}); give another address") from None
 
 
 def names_of(host: str) -> set[str]:

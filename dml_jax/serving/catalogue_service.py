@@ -1,4 +1,4 @@
-"""The page of a catalogue over HTTP, whose keys append to a file of changes."""
+"""The page of a catalogue over HTTP, whose buttons append to a file of changes."""
 
 import threading
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ class CatalogueService:
         self._lock = threading.Lock()
 
     def routes(self) -> list[Route]:
-        """The page, its keys, and the images, by number only."""
+        """The page, its buttons, and the images, by number only."""
         image = Route("/images/{number:int}", self._image)
         return [Route("/", self._get), Route("/", self._post, methods=["POST"]), image]
 
@@ -64,7 +64,7 @@ class CatalogueService:
             if change == "undo":
                 click = _number(numbers)
                 if click not in {each.click for each in changes.standing(catalogue.log)}:
-                    raise HTTPException(400, f"click {click} does not stand; load the page again")
+                    raise HTTPException(400, f"click {click} has been undone; reload the page")
                 rows = catalogue.undone(click)
             else:
                 to = to or values.get("to", "") if change in ("move", "merge") else to
@@ -73,7 +73,7 @@ class CatalogueService:
                 classes = {printable(name): name for name in catalogue.classes if folders}
                 target = allowed.get(change, classes if change in ("move", "merge") else {})
                 if to not in target:
-                    raise HTTPException(400, f"{change} {to}: cannot be done; load the page again")
+                    raise HTTPException(400, f"{change} {to}: cannot be done; reload the page")
                 images = [self._position(number) for number in numbers.split(",")]
                 rows = catalogue.changed(Key("", change, images, target[to]))  # type: ignore[arg-type]
             changes.append(self._file, rows)

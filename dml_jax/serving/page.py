@@ -12,23 +12,23 @@ from starlette.routing import Route
 
 from dml_jax.analysis import html
 from dml_jax.data import decode
-from dml_jax.errors import DataError, printable
+from dml_jax.errors import DataError, counted, printable
 from dml_jax.inference.index import Index
 from dml_jax.serving.enrolled_classes import Answer, EnrolledClasses
 
 NEAREST, LISTED = 24, 120  # enrolled images: the nearest ones, and those to choose from
 # Another index may be served at the same address later; other sites must not show its images.
 HEADERS = {"Cache-Control": "no-store", "Cross-Origin-Resource-Policy": "same-origin"}
-FORM = """<h1>{title}</h1><div class="side">
+FORM = """<h1>{verb} a photograph</h1><p class="lead">model {title}</p><div class="side">
 <form method="post" enctype="multipart/form-data" action="."><label>Photograph
-<input type="file" name="file" accept="image/*" required></label> <button>Search</button></form>
+<input type="file" name="file" accept="image/*" required></label> <button>{verb}</button></form>
 {classes}</div>"""
 CLASSES = """<form action="."><label>Enrolled class <select name="class" style="max-width: 14rem">
 <option value="">all</option>{options}</select></label> <button>Show</button></form>"""
 
 
 class Page:
-    """The page at `/`, titled by the model's name; clients name enrolled images by number only."""
+    """The page at `/` of a model; clients name enrolled images by number only."""
 
     def __init__(self, title: str, enrolled: EnrolledClasses | None):
         self._title, self._enrolled = title, enrolled
@@ -56,7 +56,9 @@ class Page:
             positions = np.flatnonzero((names == query["class"])[index.labels])
         listed = positions[:LISTED].tolist()
         tiles = "".join(_tile(index, i) for i in listed) or "none of this class"
-        return self._document(f'<h2>Enrolled images</h2><div class="strip">{tiles}</div>')
+        size = f"{counted(len(index.labels), 'image')} of {counted(len(index.classes), 'class')}"
+        strip = f'<h2>Enrolled: {size}</h2><div class="strip">{tiles}</div>'
+        return self._document(strip)
 
     def answer(self, file: bytes | None, row: np.ndarray, answer: Answer, i: int = -1) -> Response:
         """The answer to a file, or to enrolled image `i`, of embedding [D] `row`."""
@@ -71,7 +73,7 @@ class Page:
         pairs = [(each["class"], each["probability"]) for each in answer["classes"]]
         table = html.listing(("class", "probability"), pairs, "of probabilities")
         if file is None:
-            table += "<p>The classifier knows this image, so the probability is too high.</p>"
+            table += "<p>The classifier was fitted on this image: the probability is too high.</p>"
         cosines = index.embeddings @ row
         nearest = [k for k in np.argsort(-cosines, kind="stable").tolist() if k != i][:NEAREST]
         tiles = "".join(_tile(index, k, f"{cosines[k]:.3f}") for k in nearest)
@@ -92,7 +94,8 @@ class Page:
         names = self._enrolled.index.classes if self._enrolled else []
         options = "".join(f"<option>{html.text(name)}</option>" for name in names)
         classes = CLASSES.format(options=options) if names else ""
-        form = FORM.format(title=html.text(self._title), classes=classes)
+        verb = "Classify" if names else "Embed"
+        form = FORM.format(title=html.text(self._title), verb=verb, classes=classes)
         page = html.document(self._title, form + body, "data: 'self'")
         return HTMLResponse(page, status, {**HEADERS, **(headers or {})})
 
@@ -103,7 +106,7 @@ class Page:
         try:
             return Response(_thumbnail(file.read_bytes()), media_type="image/jpeg", headers=HEADERS)
         except (OSError, DataError):
-            raise HTTPException(404, "the enrolled image is not there or damaged") from None
+            raise HTTPException(404, "the enrolled image is missing or damaged") from None
 
 
 def _number(text: str, index: Index) -> int:
