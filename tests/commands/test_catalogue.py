@@ -121,7 +121,8 @@ def test_a_folder_without_labels_that_changes(photos: None, execute: Execute) ->
     assert {name: row["cluster"] for name, row in table().items()} == before
     for file in [*Path("photos").iterdir()][1:]:
         file.unlink()
-    assert "photos: holds one image; give another" in execute(catalogue, "--model=w", "photos", "--quiet")[2]
+    error = execute(catalogue, "--model=w", "photos", "--quiet")[2]
+    assert "photos: contains one image; give a folder with more" in error
 
 
 @contextmanager
