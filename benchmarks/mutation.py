@@ -43,7 +43,7 @@ SECONDS = 300  # of a processor for the tests of one mutant; a loop without end 
 LONGEST = 10 * SECONDS  # on the clock, if they wait for each other
 with (ROOT / "benchmarks" / "mutated.csv").open(encoding="utf-8", newline="") as table:
     TESTS = {row["module"]: row["tests"] for row in csv.DictReader(table)}  # the nearest first
-CARDS = "test_cards test_configs test_own_data_configs test_published test_papers lab/test_plan"
+CARDS = "test_cards test_configs test_published test_papers lab/test_plan"
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,

@@ -14,6 +14,12 @@ from tests.tiny_model import identity
 COLOURS = {"red": (250, 10, 10), "green": (10, 250, 10), "blue": (10, 10, 250), "grey": (120, 120, 120)}
 
 
+def row_of(mean: np.ndarray) -> np.ndarray:
+    """The embedding of a mean colour, [4]."""
+    row = np.append(mean - 100, 1.0)
+    return (row / np.linalg.norm(row)).astype(np.float32)
+
+
 class Colours:
     """Embeds an image as its normalised mean colour minus grey, and counts the images."""
 
@@ -37,8 +43,7 @@ class Colours:
             pixels = image if isinstance(image, np.ndarray) else np.asarray(Image.open(image))
         except OSError:
             raise DataError(f"{image}: not an image") from None
-        row = np.append(pixels.reshape(-1, 3).mean(axis=0) - 100, 1.0)
-        return (row / np.linalg.norm(row)).astype(np.float32)
+        return row_of(pixels.reshape(-1, 3).mean(axis=0))
 
     def embed(self, images: Any) -> np.ndarray:
         Colours.embedded += len(images)

@@ -1,4 +1,4 @@
-"""The pages of the papers."""
+"""The pages of the papers, and a program on another page."""
 
 import re
 
@@ -19,3 +19,10 @@ def check_places(name: str, *, tables: int, figures: int) -> None:
     found = {re.sub(r"[a-z]$", "", place) for place in generate.places(texts)}
     expected = {f"Table {i + 1}" for i in range(tables)}
     assert found == expected | {f"Figure {i + 1}" for i in range(figures)}
+
+
+def serving_program() -> str:
+    """The program without this library in the guide to serving."""
+    text = (ROOT / "docs/guides/serve.md").read_text()
+    (program,) = (part for part in text.split("```") if part.startswith("python\nimport json"))
+    return program.removeprefix("python\n")

@@ -12,7 +12,7 @@ from jax import lax
 from benchmarks import accelerators, authors, hlo, interruptions, mutation, timing, training_step
 from benchmarks import all as benchmarks
 from benchmarks.input import Costs
-from tests.lab.test_compilation import on_this_machine
+from tests.lab.topologies import on_this_machine
 from tests.papers import paper_of
 
 

@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from configs import cards
-from tests.test_configs import module, resolved, variants
+from tests.configurations import module, resolved, variants
 
 FILES = sorted(path.stem for path in cards.ROOT.glob("*_*.py") if "get_config" in path.read_text())
 

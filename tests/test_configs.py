@@ -1,11 +1,9 @@
 """Published configurations: every variant resolves and builds. Their values: `test_cards.py`."""
 
-import importlib
 import json
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import jax
@@ -14,63 +12,23 @@ import optax
 import pytest
 
 from configs import published
+from configs.recipes import small_baseline
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.weights import converted, known_networks
-from dml_jax.config import Config, flatten, plugin_module
 from dml_jax.config import files as config_files
+from dml_jax.config import flatten, plugin_module
 from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline
 from dml_jax.methods.contract import Batch, Method, TrainingSet
 from dml_jax.train import optimizers, step
 from dml_jax.train.step import TrainState
-from tests.config.cases import Facts, of_papers
-from tests.papers import PAPERS, absent, paper_of
+from tests import configurations as every
+from tests.config.cases import of_papers
+from tests.configurations import CLASSES, FACTS, configurations, names, resolved, variants
+from tests.papers import PAPERS, ROOT, absent
 
-ROOT = Path(__file__).parents[1]
-CLASSES = {"cub": 100, "cars": 98, "sop": 11_318, "inshop": 3_997}  # in training
 VIT = ["cub_vit", "cars_vit"]  # without published results
 SAME = ("normalized_softmax",)  # variants that repeat the main configuration
-PAIRS = {*baseline.PAIR_LOSSES} - {"margin"}  # without parameters of their own
-FACTS: dict[str | None, Facts] = {  # of the configurations that belong to no paper, and of papers
-    None: Facts(
-        files=[f"{data}_baseline" for data in CLASSES],
-        number=200,
-        weights={"dino_vits16", "dinov2_vits14", "lite0", "resnet50", "vit_small"},
-        unused=lambda method: {"loss"} if getattr(method, "loss", "") in PAIRS else set(),
-    ),
-    **of_papers(),
-}
-
-
-def names(paper: str) -> list[str]:
-    """The configurations of a paper for the data sets on which papers report results."""
-    return [f"{data}_{paper}" for data in CLASSES if (ROOT / "configs" / f"{data}_{paper}.py").exists()]
-
-
-def module(name: str) -> ModuleType:
-    return importlib.import_module(f"configs.{name}")
-
-
-@cache
-def resolved(name: str, variant: str = "", protocol: str | None = None) -> Config:
-    """A configuration, which must have no option without effect, unless a paper's facts say so."""
-    path = str(ROOT / "configs" / f"{name}.py") + (f":{variant}" if variant else "")
-    late = any(f"{name}:{variant}" in facts.late for facts in FACTS.values())
-    warnings: list[str] = []
-    config = config_files.resolved(path, {}, warnings.append, protocol)
-    expected = ["train.milestones"] if late else []
-    assert [text.partition("=")[0] for text in warnings] == expected, f"{path}: {warnings}"
-    return config
-
-
-def variants(name: str) -> tuple[str, ...]:
-    return ("", *getattr(module(name), "VARIANTS", ()))
-
-
-def configurations(paper: str | None = None) -> list[tuple[str, str]]:
-    """(file, variant) of all configurations of a paper, or of those that belong to none."""
-    files = [path for path in (ROOT / "configs").glob("*.py") if "get_config" in path.read_text()]
-    return [(file.stem, variant) for file in files if paper_of(file.name) == paper for variant in variants(file.stem)]
 
 
 @pytest.mark.parametrize("paper", FACTS)
@@ -280,3 +238,20 @@ def test_published_results_are_dropped_with_the_experiment(
         assert kept["paper"]["paper"]["recall@1"] == 0.842
     for change in ({"method.pooling": "max"}, {"train.epochs": "2"}, {"data.image_size": "128"}):
         assert not config_files.load_config(path, change, protocol)["paper"], change
+
+
+@pytest.mark.parametrize("data", ["omniglot", "digits"])
+def test_every_loss_is_a_variant_that_changes_only_the_loss(data: str) -> None:
+    found = {v: flatten(every.values(f"{data}_baseline", v)) for v in ("", *small_baseline.VARIANTS)}
+    losses = {loss for settings in found.values() for loss in settings["method.loss"].split("+")}
+    assert losses == set(baseline.LOSSES)
+    for variant, settings in found.items():
+        assert (settings["method.memory"] > 0) == variant.endswith("-memory")
+        assert every.kept(settings) == every.kept(found[""])
+    same = [variant for variant, settings in found.items() if settings | {"name": ""} == found[""] | {"name": ""}]
+    assert same == ["", "normalized_softmax"]
+
+
+def test_one_step_on_photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    every.check_one_step_on_photos("omniglot_baseline", "margin-memory", tmp_path)

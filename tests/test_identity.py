@@ -32,6 +32,7 @@ from dml_jax.train import model as models
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.records import workdir
 from tests import probe_images
+from tests.pages import serving_program
 from tests.train import experiments
 
 QUIET = Console(active=False)
@@ -61,13 +62,6 @@ def test_the_reader_of_the_probe_against_pillow() -> None:
         np.testing.assert_array_equal(pixels, resized[top : top + 64, left : left + 64])
 
 
-def program() -> str:
-    """The program without this library in the guide to serving."""
-    text = (Path(__file__).parents[1] / "docs/guides/serve.md").read_text()
-    (found,) = (part for part in text.split("```") if part.startswith("python\nimport json"))
-    return found.removeprefix("python\n")
-
-
 @pytest.mark.parametrize("upright", [True, False])
 def test_the_guide_reads_images_as_models_do(upright: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a graph that returns its input."""
@@ -82,7 +76,7 @@ def test_the_guide_reads_images_as_models_do(upright: bool, monkeypatch: pytest.
     files = [str(identities.PROBE / name) for name in identities.IMAGES]
     monkeypatch.setattr(sys, "argv", ["program", *files])
     found: dict[str, Any] = {}
-    exec(program(), found)
+    exec(serving_program(), found)
     np.testing.assert_array_equal(found["embeddings"], identities.probe(data, (64, 64)))
 
 

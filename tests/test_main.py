@@ -3,6 +3,7 @@ matters."""
 
 import json
 import platform
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +13,12 @@ import jax
 import numpy as np
 import pytest
 
+import dml_jax
 from dml_jax import main
-from tests.commands.test_serve import check_command
+from dml_jax.data import decode
 from tests.data import pictures
-from tests.processes import CONFIG, ROOT, TINY, command
+from tests.processes import CONFIG, ROOT, TINY, command, start
+from tests.serving.servers import ask
 
 CACHE_OPTIONS = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")  # set by the command
 
@@ -91,7 +94,9 @@ def recall(rows: np.ndarray, labels: np.ndarray) -> float:
 
 STOPPED = """
 import os, signal, sys
+import dml_jax
 from dml_jax import main
+from dml_jax.data import decode
 from dml_jax.train.records import logs
 
 def write(lines, line, write=logs.JsonLines.write):
@@ -102,6 +107,31 @@ def write(lines, line, write=logs.JsonLines.write):
 logs.JsonLines.write = write
 sys.exit(main.main())
 """
+
+
+def check_server(run: Path) -> None:
+    """Serves a run and an index: the library's answers for images of either kind; SIGTERM ends the
+    process."""
+    model = dml_jax.load(run)
+    images = np.random.default_rng(0).integers(0, 256, (2, *model.shape, 3), dtype=np.uint8)
+    index = model.enroll({"one": [images[0]], "other": [images[1] // 2]})
+    index.save(run / "index")
+    shares = [answer.probability for answer in index.classify(list(images))]
+    least = float(np.mean(shares))  # between the probabilities of both images
+    options = (f"--model={run}", f"--index={run / 'index'}", f"--min_probability={least}", "--port=0")
+    with start("serve", *options, program=("-m", "dml_jax")) as process:
+        port = int(process.stdout.readline().strip().rstrip("/").rpartition(":")[2])
+        answers = [ask(port, decode.encode_png(image), path="?embedding=1") for image in images]
+        assert ask(port, None, path="health") == (200, {"status": "ok"})
+        process.send_signal(signal.SIGTERM)
+        assert process.communicate(timeout=300) == ("", "")
+    assert process.returncode == 143
+    found = index.classify(list(images), min_probability=least)
+    assert [each.name for each in found].count("unknown") == 1  # the less probable one
+    for (status, answer), row, each in zip(answers, model.embed(list(images)), found, strict=True):
+        assert (status, answer["class"]) == (200, each.name)
+        np.testing.assert_allclose(answer["embedding"], row, atol=1e-5)
+        assert answer["probability"] == pytest.approx(each.probability, abs=1e-4)
 
 
 def test_run_from_start_to_finish(in_process: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +196,7 @@ def test_run_from_start_to_finish(in_process: InProcess, tmp_path: Path, monkeyp
     exported = in_process(*arguments, "--mode=export", "--checkpoint=60")
     assert exported.returncode == 0, exported.stderr
     assert len(np.load(run / "embeddings" / "train" / "labels.npy")) == 48
-    check_command(run)
+    check_server(run)
 
 
 @pytest.mark.slow

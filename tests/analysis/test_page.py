@@ -5,7 +5,6 @@ import itertools
 import re
 from collections import Counter
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -17,44 +16,12 @@ from dml_jax.analysis import findings, html, run_report
 from dml_jax.analysis.run_report import ANALYSES, PUBLISHED
 from dml_jax.train import model_metrics
 from dml_jax.train.records import workdir
+from tests.analysis.page import Page
 from tests.analysis.runs import Run
-from tests.test_configs import resolved
+from tests.configurations import resolved
 
-VOID = {"meta", "link", "img", "input", "br", "wbr"}
 HOSTILE = ('<script>alert("1")</script>', "' onmouseover='alert(2)", "a&b]]>", "$x_{$", "\x1b[2J\u202e caf\udce9")
 CLASSES = 100
-
-
-class Page(HTMLParser):
-    """Checks that tags are closed in order, and collects them with their attributes."""
-
-    def __init__(self, text: str):
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: list[str] = []
-        self._open: list[str] = []
-        self.feed(text)
-        self.close()
-        assert self._open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        assert len({name for name, _ in attrs}) == len(attrs), tag
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID and tag != "li":
-            self._open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag != "li":
-            assert self._open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.texts.append(data)
-
-    def all(self, tag: str) -> list[dict[str, str | None]]:
-        return [attrs for name, attrs in self.tags if name == tag]
 
 
 class Photographs(Run):

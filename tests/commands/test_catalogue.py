@@ -22,7 +22,7 @@ from dml_jax.analysis.examined_images import Images, _clusters, sharpness
 from dml_jax.commands import catalogue
 from dml_jax.data.split import Split
 from dml_jax.serving.http_service import Server
-from tests.analysis.test_page import Page
+from tests.analysis.page import Page
 from tests.commands.conftest import Execute
 from tests.serving import chromium
 from tests.tiny_model import Tiny

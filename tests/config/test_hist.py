@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from configs import published
-from tests import test_own_data_configs
+from tests import configurations
 
 
 def test_published_results_beside_runs() -> None:
@@ -15,10 +15,10 @@ def test_published_results_beside_runs() -> None:
 
 @pytest.mark.parametrize("data", ["omniglot", "digits"])
 def test_the_baselines_differ_by_the_method_alone(data: str) -> None:
-    expected = test_own_data_configs.kept(test_own_data_configs.values(f"{data}_hist"))
-    assert test_own_data_configs.kept(test_own_data_configs.values(f"{data}_baseline")) == expected
+    hist, baseline = (configurations.kept(configurations.values(f"{data}_{name}")) for name in ("hist", "baseline"))
+    assert hist == baseline
 
 
 def test_one_step_on_photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    test_own_data_configs.check_one_step_on_photos("folder_hist", "small", tmp_path)
+    configurations.check_one_step_on_photos("folder_hist", "small", tmp_path)

@@ -28,7 +28,7 @@ from dml_jax.identity import Identity, Versions
 from dml_jax.inference import graphs
 from dml_jax.inference.embedding_model import locate
 from dml_jax.inference.index import Index
-from tests.test_identity import program
+from tests.pages import serving_program
 
 PHOTOS = Path(datasets.__file__).parent / "images"
 
@@ -232,6 +232,6 @@ def test_the_program_of_the_guide(cached: Path, monkeypatch: pytest.MonkeyPatch)
     files = [str(identities.PROBE / name) for name in identities.IMAGES]
     monkeypatch.setattr(sys, "argv", ["program", *files])
     found: dict[str, Any] = {}
-    exec(program(), found)
+    exec(serving_program(), found)
     rows = dml_jax.load("lite0", runtime="jax").embed(files)
     np.testing.assert_allclose(found["embeddings"], rows, atol=1e-5)

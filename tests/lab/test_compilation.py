@@ -24,15 +24,9 @@ from dml_jax.config import files as config_files
 from dml_jax.config import plugin_module
 from dml_jax.errors import ConfigError
 from dml_jax.lab import compilation
-from dml_jax.lab.compilation import CHIPS, Topology
-from dml_jax.train.distributed import device_mesh
 from tests.config.cases import of_papers
+from tests.lab.topologies import on_this_machine
 from tests.papers import ROOT
-
-
-def on_this_machine(devices: int = 1) -> Topology:
-    mesh = jax.sharding.Mesh(jax.devices()[:devices], (device_mesh.AXIS,), axis_types=(jax.sharding.AxisType.Auto,))
-    return Topology("h100:2", mesh, {}, *CHIPS["h100"])
 
 
 def lowered(name: str, platforms: tuple[str, ...] = ("cuda", "tpu"), **train: Any) -> dict[str, str]:

@@ -20,8 +20,8 @@ from dml_jax.evaluation import protocol
 from dml_jax.lab import outcomes, plan, runner, tables
 from dml_jax.lab.definition import Row, Study
 from dml_jax.lab.plan import Settings, Trial
+from tests.configurations import resolved
 from tests.lab.runs import PROTOCOL, hits, write_run
-from tests.test_configs import resolved
 
 ROOT = Path(__file__).parents[2]
 

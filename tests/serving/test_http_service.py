@@ -1,37 +1,29 @@
-"""The server, in a thread of the tests, with the mean colour as its model."""
+"""The answers of the server: batches, wrong requests, other sites, its end, and an index that is replaced."""
 
-import io
-import json
 import shutil
 import socket
-import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
-from dml_jax.config import Data
-from dml_jax.data import decode, transforms
-from dml_jax.errors import DataError
-from dml_jax.evaluation.open_set import Photographs
-from dml_jax.inference.embedding_model import EmbeddingModel
+from dml_jax.data import decode
 from dml_jax.inference.index import Index
 from dml_jax.serving import http_service
 from dml_jax.serving.enrolled_classes import EnrolledClasses
-from dml_jax.serving.http_service import BODY, Server, Service
-from tests.tiny_model import identity
+from dml_jax.serving.http_service import BODY, Service
+from tests.colours import row_of
+from tests.serving.servers import Served, ask, form, picture, running, serving
 
 POST = b"POST / HTTP/1.1\r\nHost: localhost\r\n"
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-transform = transforms.evaluation(Data(name="folder", crop="centre", resize=20, image_size=16))
 
 
 @pytest.fixture(autouse=True)
@@ -39,102 +31,19 @@ def batches_of_four(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_service, "BATCH", 4)
 
 
-class Colours:
-    """A stand-in for a model, whose embedding is the normalised mean colour."""
-
-    shape, listed = (16, 16), EmbeddingModel.listed
-    identity, method_distance = identity(0), False
-
-    def __init__(self) -> None:
-        self.batches: list[int] = []
-        self.free = threading.Event()  # cleared to make the network wait
-        self.free.set()
-        self.waiting: Callable[[], int] = lambda: 0  # number of images that wait for the network
-
-    def read(self, file: bytes | np.ndarray) -> np.ndarray:
-        try:
-            return transform(decode.rgb(file) if isinstance(file, bytes) else file)
-        except DataError as error:
-            raise DataError(f"image: {error}") from error
-
-    def training_classes(self) -> list[str]:
-        return []
-
-    def unseen(self) -> Photographs:
-        rows = np.random.default_rng(0).random((20, 3))
-        rows = np.repeat(rows / np.linalg.norm(rows, axis=1, keepdims=True), 2, axis=0)
-        names = np.repeat([f"other {i}" for i in range(20)], 2)
-        return Photographs(rows.astype(np.float32), names, np.tile("", 40))
-
-    def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:
-        self.batches.append(len(pixels))
-        assert self.free.wait(60)
-        rows = pixels.reshape(len(pixels), -1, 3).mean(axis=1) + 1
-        return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
-
-    def embed(self, images: list[Any]) -> np.ndarray:
-        read = (each.read_bytes() if isinstance(each, Path) else each for each in images)
-        return self.embed_pixels(np.stack([self.read(image) for image in read]))
-
-
-@contextmanager
-def running(
-    model: Colours, enrolled: EnrolledClasses | None = None, hosts: str = "127.0.0.1 localhost", megapixels: float = 60
-) -> Iterator[tuple[int, Server]]:
-    """A server in a thread, and its port."""
-    service = Service(model, enrolled, "a <title>", megapixels)  # type: ignore[arg-type]
-    service.compile()
-    model.batches.clear()
-    model.waiting = lambda: len(service._waiting)
-    server = Server(service, hosts.split())
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=server.run, args=([listener],))
-        thread.start()
-        try:
-            yield listener.getsockname()[1], server
-        finally:
-            model.free.set()
-            server.should_exit = True
-            thread.join(60)
-            assert not thread.is_alive()
-
-
-@contextmanager
-def serving(*arguments: Any) -> Iterator[int]:
-    with running(*arguments) as (port, _):
-        yield port
-
-
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    with serving(Colours(), None, "127.0.0.1 localhost Model.example") as port:
+    with serving(Served(), None, "127.0.0.1 localhost Model.example") as port:
         yield port
 
 
 @pytest.fixture
 def silent(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> Iterator[int]:
     """A server that must print and log nothing."""
-    with serving(Colours()) as port:
+    with serving(Served()) as port:
         yield port
     assert capfd.readouterr() == ("", "")
     assert caplog.messages == []
-
-
-def picture(size: tuple[int, int] = (20, 20), colour: Any = 0) -> bytes:
-    file = io.BytesIO()
-    Image.new("RGB", size, colour).save(file, "PNG")
-    return file.getvalue()
-
-
-def ask(port: int, body: Any, headers: dict[str, str] | None = None, path: str = "") -> tuple[int, Any]:
-    """The status and the answer."""
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/{path}", body, headers or {})
-    try:
-        with urllib.request.urlopen(request, timeout=60) as reply:
-            return reply.status, json.load(reply)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, json.load(error)
 
 
 def exchange(port: int, *parts: bytes) -> bytes:
@@ -151,13 +60,6 @@ def exchange(port: int, *parts: bytes) -> bytes:
         return received
 
 
-def form(name: str, data: bytes) -> tuple[bytes, dict[str, str]]:
-    """A form with a text field and a file, as curl sends it, and its header."""
-    head = b'--x\r\nContent-Disposition: form-data; name="note"\r\n\r\nhello\r\n--x\r\nContent-Disposition: form-data; '
-    body = head + f'name="{name}"; filename="a.jpg"\r\n\r\n'.encode() + data + b"\r\n--x--\r\n"
-    return body, {"Content-Type": "multipart/form-data; boundary=x"}
-
-
 def until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
     while not condition():
@@ -171,7 +73,7 @@ def test_images_are_embedded_as_by_the_library(port: int) -> None:
     for body, headers in ((data, {}), form("file", data), form("image", data)):
         status, answer = ask(port, body, headers)
         assert (status, list(answer)) == (200, ["embedding"])
-        np.testing.assert_allclose(answer["embedding"], Colours().embed([pixels])[0], atol=1e-6)
+        np.testing.assert_allclose(answer["embedding"], Served().embed([pixels])[0], atol=1e-6)
     assert ask(port, None, path="health") == (200, {"status": "ok"})
 
 
@@ -229,7 +131,7 @@ def test_clients_that_hang_up(silent: int) -> None:
 
 
 def test_images_that_arrive_together_share_a_batch() -> None:
-    model = Colours()
+    model = Served()
     colours = [(30 * i, 255 - 30 * i, i % 2 * 200) for i in range(7)]
     with serving(model) as port, ThreadPoolExecutor(8) as clients:
         model.free.clear()
@@ -240,9 +142,8 @@ def test_images_that_arrive_together_share_a_batch() -> None:
         model.free.set()
         answers = [client.result(60) for client in (first, *others)]
     for (status, answer), colour in zip(answers, colours, strict=True):
-        row = np.array(colour) + 1.0
         assert status == 200
-        np.testing.assert_allclose(answer["embedding"], row / np.linalg.norm(row), atol=1e-6)
+        np.testing.assert_allclose(answer["embedding"], row_of(np.array(colour)), atol=1e-6)
     assert max(model.batches) == 4
     model.batches = []
     Service(model, None, "").compile()  # type: ignore[arg-type]
@@ -251,7 +152,7 @@ def test_images_that_arrive_together_share_a_batch() -> None:
 
 def test_more_connections_than_the_service_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Further ones are refused; the server then goes on."""
-    model = Colours()
+    model = Served()
     monkeypatch.setattr(http_service, "CONNECTIONS", 4)
     with serving(model) as port, ThreadPoolExecutor(3) as clients:
         model.free.clear()
@@ -265,7 +166,7 @@ def test_more_connections_than_the_service_takes(monkeypatch: pytest.MonkeyPatch
 
 def test_too_many_pixels_are_refused_by_their_header() -> None:
     """The pixels themselves are not there."""
-    with running(Colours(), megapixels=4e-4) as (port, _):
+    with running(Served(), megapixels=4e-4) as (port, _):
         assert ask(port, picture())[0] == 200
         for size in ((20, 21), (12_000, 9_000), (20_000, 19_000)):
             # Pillow warns of the second and refuses the third.
@@ -276,7 +177,7 @@ def test_too_many_pixels_are_refused_by_their_header() -> None:
 
 
 def test_a_failure_of_the_network_ends_its_batch_only(caplog: pytest.LogCaptureFixture) -> None:
-    model = Colours()
+    model = Served()
     with serving(model) as port:
         model.embed_pixels = lambda pixels: 1 / 0
         assert ask(port, picture()) == (500, {"error": "internal error; see the output of the server"})
@@ -285,7 +186,7 @@ def test_a_failure_of_the_network_ends_its_batch_only(caplog: pytest.LogCaptureF
     assert "ZeroDivisionError" in caplog.text
 
 
-def enroll(model: Colours, path: Path, reject: float | None, **colours: Any) -> EnrolledClasses:
+def enroll(model: Served, path: Path, reject: float | None, **colours: Any) -> EnrolledClasses:
     """A saved index with an image of each colour, as the server reads it."""
     index = Index(model)
     index.add({name: [np.full((20, 20, 3), colour, np.uint8)] for name, colour in colours.items()})
@@ -295,10 +196,10 @@ def enroll(model: Colours, path: Path, reject: float | None, **colours: Any) -> 
 
 def test_a_bad_embedding_does_not_concern_other_images_of_the_batch(tmp_path: Path) -> None:
     # JSON is UTF-8, the name of the folder was not.
-    enrolled = enroll(Colours(), tmp_path / "i", None, **{"caf\udce9": 200})
-    rows = Colours().embed([np.full((20, 20, 3), 200, np.uint8)] * 3)
+    enrolled = enroll(Served(), tmp_path / "i", None, **{"caf\udce9": 200})
+    rows = Served().embed([np.full((20, 20, 3), 200, np.uint8)] * 3)
     rows[0, 0], rows[2] = np.inf, 0
-    model = Colours()
+    model = Served()
     model.embed_pixels = lambda pixels: rows[: len(pixels)]  # type: ignore[method-assign]
     service = Service(model, enrolled, "")  # type: ignore[arg-type]
     first, second, third = service._compute([np.zeros((16, 16, 3), np.uint8)] * 3)
@@ -313,7 +214,7 @@ def test_a_bad_embedding_does_not_concern_other_images_of_the_batch(tmp_path: Pa
 def test_names_and_pages_of_others_are_refused(port: int, tmp_path: Path) -> None:
     """A page of another site could give its name the address of this server and read the answers;
     and a browser sends its images without asking, so that they would be counted."""
-    file, model = picture(), Colours()
+    file, model = picture(), Served()
     for host, status in (
         ("127.0.0.1:8000", 200),
         ("model.example", 200),
@@ -335,7 +236,7 @@ def test_names_and_pages_of_others_are_refused(port: int, tmp_path: Path) -> Non
 
 def test_requests_on_their_way_at_the_end_are_answered() -> None:
     sent = POST + b"Content-Length: %d\r\n\r\n" % len(picture()) + picture()
-    with running(Colours()) as (port, server), ThreadPoolExecutor(40) as clients:
+    with running(Served()) as (port, server), ThreadPoolExecutor(40) as clients:
         connections = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
         server.should_exit = True
         time.sleep(0.2)  # uvicorn looks every 0.1 s
@@ -351,7 +252,7 @@ def test_requests_on_their_way_at_the_end_are_answered() -> None:
 
 def test_classes_of_an_index(tmp_path: Path) -> None:
     """The answers of the library, with the embedding if it is asked for, and their statistics."""
-    model = Colours()
+    model = Served()
     enrolled = enroll(model, tmp_path / "i", 0.2, red=(255, 0, 0), green=(0, 255, 0))
     asked = {"red": (250, 9, 9), "green": (9, 250, 9), "unknown": (255, 255, 255)}
     with serving(model, enrolled) as port:
@@ -373,7 +274,7 @@ def test_classes_of_an_index(tmp_path: Path) -> None:
 
 
 def test_a_replaced_index_is_read_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model, path = Colours(), tmp_path / "i"
+    model, path = Served(), tmp_path / "i"
     classify = enroll(model, path, 0.2, red=(255, 0, 0))
     rows = model.embed_pixels(np.full((1, 20, 20, 3), (0, 255, 0), np.uint8))
     assert classify(rows)[0]["class"] == "unknown"

@@ -14,8 +14,9 @@ from PIL import Image
 from dml_jax.inference.index import Index
 from dml_jax.serving import page
 from dml_jax.serving.enrolled_classes import EnrolledClasses
-from tests.analysis.test_page import Page
-from tests.serving.test_http_service import Colours, ask, form, picture, serving
+from tests.analysis.page import Page
+from tests.colours import row_of
+from tests.serving.servers import Served, ask, form, picture, serving
 
 CLASSES = ("<script>alert(1)</script>", "green & blue", "'caf\udce9")
 BROWSER = {"Accept": "text/html,application/xhtml+xml"}
@@ -26,7 +27,7 @@ COUNT = 45
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, Index]]:
     """A server of images of random colours in three classes, one of whose files is gone."""
     folder, colours = tmp_path_factory.mktemp("served"), np.random.default_rng(0)
-    model, index = Colours(), Index(Colours())  # type: ignore[arg-type]
+    model, index = Served(), Index(Served())  # type: ignore[arg-type]
     files = [folder / f"{i}<b>.png" for i in range(COUNT)]
     for file in files:
         file.write_bytes(picture((30, 700), tuple(colours.integers(0, 256, 3).tolist())))
@@ -87,7 +88,7 @@ def test_photograph(served: tuple[int, Index]) -> None:
     port, index = served
     body, headers = form("file", picture(colour=(200, 60, 20)))
     found = shown(port, "", body, **headers)
-    row = np.array([201.0, 61.0, 21.0]) / np.linalg.norm([201.0, 61.0, 21.0])
+    row = row_of(np.array([200, 60, 20]))
     assert tiles(found) == nearest(index, row)[: page.NEAREST]
     answer = ask(port, body, headers)[1]
     texts = " ".join(found.texts)
@@ -121,8 +122,8 @@ def test_images(served: tuple[int, Index]) -> None:
 
 
 def test_without_index() -> None:
-    with serving(Colours()) as port:
+    with serving(Served()) as port:
         assert shown(port, "").all("select") == []
         texts = shown(port, "", picture(colour=(255, 255, 255))).texts
-        assert "[0.5774, 0.5774, 0.5774]" in texts
+        assert "[0.5773, 0.5773, 0.5773, 0.0037]" in texts
         assert fetch(port, "images/0")[0] == 404
