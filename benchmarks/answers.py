@@ -74,7 +74,7 @@ def main() -> None:
     classes = formats.class_folders([options.folder], Options(session=options.session))
     files = [file for images in classes.values() for file in images]
     labels = np.repeat(np.arange(len(classes)), [len(images) for images in classes.values()])
-    taken, _ = sessions.by_file([classes], options.session, print)
+    taken, _ = sessions.sessions_by_file([classes], options.session, print)
     names = np.array([taken[file] for file in files], np.str_)
     photographs = Photographs(dml_jax.load(options.model).embed(files), labels, names)
     asked = (names == options.asked) & (options.asked != "")

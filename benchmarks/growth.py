@@ -121,7 +121,7 @@ def near_duplicates(count: int, folder: Path) -> None:
     images = np.full((count, 64, 64, 3), 255, np.uint8)
     patches = np.random.default_rng(0).integers(0, 256, (count, 4, 4, 3), dtype=np.uint8)
     images[:, 16:48, 16:48] = patches.repeat(8, axis=1).repeat(8, axis=2)
-    near_copies.find(np.stack([near_copies.thumbnail(image) for image in images]))
+    near_copies.find_copies(np.stack([near_copies.thumbnail(image) for image in images]))
 
 
 def photographs(count: int, folder: Path) -> list[str]:

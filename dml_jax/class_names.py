@@ -1,10 +1,10 @@
 """Names of classes: which are the same, and which only look alike.
 
-Names are the same if they are equal in Unicode's composed form (NFC) and without spaces and
-invisible characters around them, whether they come from a folder, a table, a file of labels or the
-command line. Names that differ in case, in invisible characters, in spaces, underscores, hyphens,
-dashes and apostrophes of any kind, in a full stop at the end, or as numbers of one value ("1",
-"1.0", "01") are near-equal: they stay different classes, and are reported.
+Two names are the same if they are equal in Unicode's composed form (NFC) and without surrounding
+spaces and invisible characters, whether they come from a folder, a table, a file of labels or the
+command line. Names that differ only in case, invisible characters, spaces, underscores, hyphens,
+dashes and apostrophes of any kind, a full stop at the end, or as numbers of one value ("1", "1.0",
+"01") are near-equal: they stay different classes, and are reported.
 """
 
 import math
@@ -18,14 +18,14 @@ INVISIBLE = ("Cc", "Cf", "Zs", "Zl", "Zp")  # categories: control, format, space
 
 
 def normalised(name: str) -> str:
-    """The name of a class in the form NFC, without spaces and invisible characters around it and
-    around folders in it."""
+    """The name of a class in the form NFC; it and its folders without surrounding spaces and
+    invisible characters."""
     return "/".join(map(_trimmed, unicodedata.normalize("NFC", name).split("/")))
 
 
 def _trimmed(part: str) -> str:
-    seen = [i for i, letter in enumerate(part) if not _is_invisible(letter)]
-    return part[seen[0] : seen[-1] + 1] if seen else ""
+    visible = [i for i, letter in enumerate(part) if not _is_invisible(letter)]
+    return part[visible[0] : visible[-1] + 1] if visible else ""
 
 
 def _is_invisible(letter: str) -> bool:
@@ -33,7 +33,7 @@ def _is_invisible(letter: str) -> bool:
 
 
 def likeness(name: str) -> str:
-    """A text that near-equal names share; a minus sign and separators of digits are kept."""
+    """A text that near-equal names share; it keeps a minus sign and separators of digits."""
     text = unicodedata.normalize("NFKC", SELECTORS.sub("", APOSTROPHES.sub("'", name))).casefold()
     kinds = {"Zs": " ", "Zl": " ", "Zp": " ", "Pd": "-", "Cc": "", "Cf": ""}
     text = "".join(kinds.get(unicodedata.category(letter), letter) for letter in text).strip()

@@ -137,7 +137,7 @@ def probe(data: Data, shape: Shape, names: tuple[str, ...] = IMAGES) -> np.ndarr
             height, width = shape
             images.append(transforms.resize(pixels, int(height), int(width)))
         else:
-            images.append(transforms.of_file(data, shape, content))
+            images.append(transforms.fit_file(data, shape, content))
     return np.stack(images)
 
 

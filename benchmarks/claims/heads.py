@@ -258,7 +258,7 @@ class Head:
         """The state after training with a seed."""
         config = replace(self.experiment.config, seed=seed)
         train, data = self.experiment.splits["train"], config.data
-        relation = relations.between_classes(data.relation, train.classes)
+        relation = relations.class_weights(data.relation, train.classes)
         sampler = samplers.build(data, train.labels, seed, relation)
         experiment = self.experiment._replace(
             config=config, sampler=sampler, features=self.features

@@ -75,7 +75,7 @@ def _near_copies(thumbnails: np.ndarray) -> np.ndarray:
     """The group of each image, by the search of `dml-jax prepare`: int [N]."""
     from scipy.sparse import coo_array, csgraph
 
-    group, pairs = near_copies.find(thumbnails)
+    group, pairs = near_copies.find_copies(thumbnails)
     graph = coo_array((np.ones(len(pairs)), pairs.T), (group.max() + 1, group.max() + 1))
     return np.asarray(csgraph.connected_components(graph, directed=False)[1])[group]
 

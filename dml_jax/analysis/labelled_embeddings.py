@@ -105,8 +105,8 @@ def session_groups(session: str, exported: Mapping[str, table.Table]) -> dict[st
     splits: dict[str, Split] = {}
     for name, part in exported.items():
         split = Split(np.zeros(len(part.ids)), part.ids, unread, (), metadata=part.metadata)
-        splits[name] = sessions.added(split, session) if session else split
-    return sessions.groups(splits)
+        splits[name] = sessions.add_sessions(split, session) if session else split
+    return sessions.session_groups(splits)
 
 
 def evaluate_images(
@@ -119,7 +119,7 @@ def evaluate_images(
     rows = {name: model.embed_split(split) for name, split in splits.items()}
     named = {name: np.array(split.classes)[split.labels] for name, split in splits.items()}
     labels = named if settings.relation else {key: split.labels for key, split in splits.items()}
-    groups = sessions.groups(dict(splits))
+    groups = sessions.session_groups(dict(splits))
     embeddings = LabelledEmbeddings(rows, labels, groups, sessions=bool(groups))
     results = evaluate(embeddings, settings, Evaluation(ks=KS))
     if not groups:
@@ -393,7 +393,7 @@ def evaluate(
             gallery=gallery,
             gallery_labels=embeddings.labels.get("gallery"),
             **groups,
-            relation=relations.named(settings.relation),
+            relation=relations.find_relation(settings.relation),
             per_query=per_query,
             **options,
         )

@@ -44,7 +44,7 @@ def _sessions(run: AnalysedModel, split: str) -> dict[str, Any]:
     """`groups` and `gallery_groups` of the queries and the gallery; empty without sessions."""
     names = dict.fromkeys((split, gallery_of(run, split)))
     parts = {name: run.split(name) for name in names}
-    return dict(sessions.groups(parts)) if run.config.data.session else {}
+    return dict(sessions.session_groups(parts)) if run.config.data.session else {}
 
 
 def search(run: AnalysedModel, split: str, count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -114,7 +114,7 @@ def _catalogue(options: argparse.Namespace, folder: Path) -> tuple[Catalogue, Pa
     file_of = {as_text(name): name for name in files}
     images = [file_of[name] for name in exported.ids]
     names = [f"./{os.path.relpath(name, folder)}" for name in images]
-    digests, days = exported.metadata["sha256"], sessions.find("", images, images)
+    digests, days = exported.metadata["sha256"], sessions.find_sessions("", images, images)
     examined = examined_images.examine(folder, names, digests, exported.embeddings, days)
     log = changes.read(file := output / "changes.csv")
     if count := len(changes.places(log)):

@@ -140,7 +140,7 @@ def _change(
     from dml_jax.data import sessions
     from dml_jax.inference.enrolled import KNOWN, NEW, OTHER_SESSION
 
-    session_of, guessed = sessions.by_file(
+    session_of, guessed = sessions.sessions_by_file(
         (classes, others), options.session, partial(print, file=sys.stderr)
     )
     taken, taken_of_others = (

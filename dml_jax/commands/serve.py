@@ -63,7 +63,7 @@ def execute(arguments: list[str]) -> None:
         if model.lacks_graph:
             graphs.make(model)
             model = jax_setup.load(options)
-        shape = arrays.described(model.shape)
+        shape = arrays.describe(model.shape)
         problem = f"--model: takes {shape}; only models of images are served"
         cli.require(arrays.is_image(model.shape), problem)
         enrolled = EnrolledClasses(model, index, limit, options.top) if index else None

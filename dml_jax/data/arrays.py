@@ -1,7 +1,7 @@
-"""What a data set may hold: images, or any other arrays of one shape and type.
+"""What a data set contains: images, or other arrays of one shape and type.
 
-The shape of images is (H, W) in pixels; they are uint8 [H, W, 3]. That of other arrays begins with
-the name of their type: ("int32", 24) for 24 tokens.
+Images are uint8 [H, W, 3], and their shape is (H, W) in pixels. The shape of other arrays begins
+with the name of their type: ("int32", 24) for 24 tokens.
 """
 
 import numpy as np
@@ -10,16 +10,16 @@ from dml_jax.errors import DataError
 
 Shape = tuple[int | str, ...]
 INTEGERS = ("int8", "int16", "int32", "uint8", "uint16", "uint32")
-TYPES = ("bool", *INTEGERS, "float16", "float32")  # which JAX can hold as they are
+TYPES = ("bool", *INTEGERS, "float16", "float32")  # which JAX does not convert
 
 
 def is_image(shape: Shape) -> bool:
-    """Whether a shape is that of images."""
+    """Whether this is the shape of images."""
     return not isinstance(next(iter(shape), 0), str)
 
 
-def check(shape: Shape) -> Shape:
-    """The shape; ValueError if it is neither that of images nor that of other arrays."""
+def check_shape(shape: Shape) -> Shape:
+    """Returns the shape; raises ValueError unless it is one of images or other arrays."""
     lengths = shape if is_image(shape) else shape[1:]
     if not all(isinstance(length, int) for length in lengths):
         raise ValueError("must be whole numbers, which the name of a type may precede")
@@ -32,7 +32,7 @@ def check(shape: Shape) -> Shape:
 
 
 def shape_of(row: np.ndarray) -> Shape:
-    """The shape of an image or other array; DataError for one that JAX cannot hold as it is."""
+    """The shape of an image or other array; DataError if JAX would convert its type."""
     if row.dtype == np.uint8 and row.ndim == 3 and row.shape[2] == 3:
         return row.shape[:2]
     if row.dtype.name not in TYPES or not row.size:
@@ -43,7 +43,7 @@ def shape_of(row: np.ndarray) -> Shape:
     return (row.dtype.name, *row.shape)
 
 
-def described(shape: Shape) -> str:
+def describe(shape: Shape) -> str:
     """A shape in words."""
     if is_image(shape):
         return f"{shape[1]}x{shape[0]} pixels"
@@ -51,20 +51,20 @@ def described(shape: Shape) -> str:
 
 
 def blank(shape: Shape, *before: int) -> np.ndarray:
-    """Zeros of the type of a shape, with the axes `before` it: [..., *shape]."""
+    """Zeros with the type of a shape, [*before, *shape]."""
     if is_image(shape):
         return np.zeros((*before, *shape, 3), np.uint8)  # type: ignore[arg-type]
     return np.zeros((*before, *shape[1:]), np.dtype(str(shape[0])))  # type: ignore[arg-type]
 
 
 def random(shape: Shape, count: int) -> np.ndarray:
-    """Random images, or other arrays: integers 0 and 1, floats between them, [count, *shape].
+    """Random images or other arrays, [count, *shape]: floats in [0, 1), integers 0 and 1.
 
-    0 and 1 are within any range of whole numbers, such as a vocabulary.
+    0 and 1 are valid in every range of integers, such as a vocabulary.
     """
-    made, rng = blank(shape, count), np.random.default_rng(0)
+    zeros, rng = blank(shape, count), np.random.default_rng(0)
     if is_image(shape):
-        return rng.integers(0, 256, made.shape, np.uint8)
-    if made.dtype.kind == "f":
-        return rng.random(made.shape).astype(made.dtype)
-    return rng.integers(0, 2, made.shape).astype(made.dtype)
+        return rng.integers(0, 256, zeros.shape, np.uint8)
+    if zeros.dtype.kind == "f":
+        return rng.random(zeros.shape).astype(zeros.dtype)
+    return rng.integers(0, 2, zeros.shape).astype(zeros.dtype)

@@ -1,6 +1,6 @@
 """Augmentation of training images on the device: flips, colour jitter, greyscale, random erasing.
 
-Pure functions of a key, called inside the jitted step, which treat every image of every view alone.
+Pure functions of a key, called inside the jitted step; images are augmented independently.
 """
 
 import jax
@@ -39,7 +39,7 @@ def apply(images: jax.Array, key: jax.Array, data: Data) -> jax.Array:
 def jitter(
     values: jax.Array, brightness: jax.Array, contrast: jax.Array, saturation: jax.Array
 ) -> jax.Array:
-    """Scales brightness, contrast about the image's mean grey, and saturation about each pixel's.
+    """Scales brightness, contrast about the image's mean grey, saturation about each pixel's.
 
     Values float [..., H, W, 3] in 0..255, factors float [..., 1, 1, 1]; 1 changes nothing.
     """
@@ -57,7 +57,7 @@ def luma(values: jax.Array) -> jax.Array:
 
 
 def erase(inputs: jax.Array, key: jax.Array, probability: float) -> jax.Array:
-    """Random erasing in normalised images [B, H, W, 3] as in the code of MPN, with a uniform
+    """Random erasing in normalised images [B, H, W, 3] as in MPN's code, with a uniformly drawn
     height / width."""
     count, height, width, _ = inputs.shape
     boxes = erased_boxes(key, probability, count, height, width)
@@ -74,7 +74,7 @@ def erased_boxes(
 ) -> tuple[jax.Array, ...]:
     """(top, left, height, width) of a random box in each image, int [count] each, in pixels.
 
-    An image has a box with the given probability; the height is 0 where it has none.
+    An image has a box with this probability; otherwise, the height is 0.
     """
     chance, *draws = jax.random.split(key, 4)
     shares = jax.random.uniform(draws[0], (count, TRIES), minval=AREA[0], maxval=AREA[1])

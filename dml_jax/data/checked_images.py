@@ -107,10 +107,10 @@ def check_classes(entries: Iterable[Entry]) -> None:
     if min(sizes["train"], sizes["test"]) >= 2 and sizes["validation"] != 1:
         return
     names = sorted({name for _, name in pairs})
-    shown = f" ({', '.join(map(repr, names[:3]))}{', …' if names[3:] else ''})" if names else ""
+    examples = f" ({', '.join(map(repr, names[:3]))}{', …' if names[3:] else ''})" if names else ""
     remedy = "; dml-jax prepare --splits=classes divides all classes" if len(names) >= 4 else ""
     raise DataError(
-        f"{counted(len(pairs), 'image')} of {counted(len(names), 'class')}{shown}: "
+        f"{counted(len(pairs), 'image')} of {counted(len(names), 'class')}{examples}: "
         f"{sizes['train']} training, {sizes['validation']} validation and {sizes['test']} test "
         "classes; at least 2 of each are needed, but for validation, which may have none"
         f"{remedy}"
@@ -137,7 +137,7 @@ def find_invalid(entries: Sequence[Entry], usable: Collection[int]) -> dict[int,
         name = entries[i].id
         if name in names:
             reasons[i] = "is listed twice"
-        elif any("\ud800" <= letter <= "\udfff" for letter in name):  # stand for undecodable bytes
+        elif any("\ud800" <= letter <= "\udfff" for letter in name):  # bytes that are not UTF-8
             reasons[i] = "its name is not UTF-8"
         names.add(name)
     members = [i for i in sorted(usable) if i not in reasons]
@@ -167,9 +167,9 @@ def label_conflicts(images: Iterable[tuple[Hashable, str, str]]) -> str:
     shared = [by_class.items() for by_class in names.values() if len(by_class) > 1]
     if not shared:
         return ""
-    shown = [" = ".join(f"{name} (class {label})" for label, name in each) for each in shared[:2]]
+    equal = [" = ".join(f"{name} (class {label})" for label, name in each) for each in shared[:2]]
     verb = "is" if len(shared) == 1 else "are"
     return (
         f"warning: {counted(len(shared), 'image')} {verb} in more than one class, e.g. "
-        f"{'; '.join(shown)}; at most one of the labels can be right, all are kept"
+        f"{'; '.join(equal)}; at most one of the labels can be right, all are kept"
     )

@@ -1,13 +1,13 @@
 """Decoding image files to pixels, and encoding them losslessly.
 
 The formats are JPEG (of MPO files the first image), PNG, GIF, BMP, TIFF, WebP, AVIF and PPM/PGM,
-recognised by content; no other decoder of Pillow is reachable, because some start programs (EPS) or
+recognised by content; Pillow's other decoders are disabled, because some start programs (EPS) or
 are rarely tested. HEIC, the format of phones, needs the extra "heic".
 
-Pixels are those that Pillow gives after applying the EXIF orientation, converting to RGB and
-dropping alpha, but for 16-bit greyscale, which Pillow would clip to almost white. simplejpeg
-decodes JPEG files other than CMYK to the same bits, faster. A decoder does not detect all damage,
-e.g. flipped bits in a JPEG scan; checksums do, see `seal`.
+Pixels are Pillow's after applying the EXIF orientation, converting to RGB and dropping alpha,
+except for 16-bit greyscale, which Pillow would clip to almost white. simplejpeg decodes JPEG files
+other than CMYK to the same bits, faster. A decoder does not detect all damage, e.g. flipped bits in
+a JPEG scan; checksums do, see `seal`.
 
 The memory of the images that all threads decode at a time is limited: see `Room`.
 """
@@ -35,9 +35,9 @@ from dml_jax.errors import DataError
 FORMATS: tuple[str, ...] = ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "AVIF", "PPM")
 HEIC = (b"ftypheic", b"ftypheix", b"ftypmif1")  # bytes 4 to 12; AVIF may also use the last
 NEEDS_HEIC = "is HEIC, which needs one more package: pip install pillow-heif"
-# Millions of pixels of the largest image that is decoded, which needs about 12 bytes for each; the
-# processes that a command starts inherit it. By default, the threshold above which Pillow warns of
-# a decompression bomb.
+# Environment variable: millions of pixels of the largest image that is decoded, with about 12 bytes
+# each; processes that a command starts inherit it. By default, Pillow's limit for a decompression
+# bomb.
 MEGAPIXELS = "DML_JAX_MEGAPIXELS"
 LIMIT = 1_000_000 * int(os.environ.get(MEGAPIXELS, "0")) or 89_478_485
 Image.MAX_IMAGE_PIXELS = LIMIT
@@ -45,7 +45,7 @@ MEMORY = 2**29  # bytes that the images decoded at a time may need; a larger one
 PILLOW, BASELINE, PROGRESSIVE = 12, 3, 9  # approximate bytes per pixel; the last two: simplejpeg
 CMYK = ("CMYK", "YCCK")  # colours of JPEG files that Pillow decodes
 STRIP = 2**22  # pixels that are converted at a time
-# Scans of a JPEG file, as in libtiff: a scan of 13 bytes takes as long as one over all pixels.
+# Scans of a JPEG file, as in libtiff: a scan of 13 bytes takes as long as one of all pixels.
 MAX_SCANS = 100
 MAX_COMMENTS = 100  # in a PPM or PGM file as text; for each, Pillow copies the rest of the file
 MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")  # of JPEG, before a segment or the end
@@ -54,7 +54,7 @@ DAY = re.compile(r"[12]\d{3}\D\d\d\D\d\d")
 BITS, PHOTOMETRIC, ORIENTATION = 0x0102, 0x0106, 0x0112  # TIFF and EXIF tags
 ROTATED = range(2, 9)  # orientations other than upright
 WARNINGS_LOCK = threading.Lock()  # warning filters are global to all threads
-# An image of Pillow may be given twice, and reads its file when it is first used.
+# Two threads may get the same image of Pillow, which reads its file when it is first used.
 LOADING_LOCK = threading.Lock()
 # libtiff would write about damaged files to stderr, without names.
 with contextlib.suppress(AttributeError, OSError):
@@ -67,30 +67,30 @@ class TooManyPixels(DataError):
 
 
 class Room(AbstractContextManager["Room"]):
-    """The memory for decoding and using an image; threads wait in their order until it is free."""
+    """The memory for decoding and using an image; threads queue until it is free."""
 
     _turn, _freed, _used = threading.Lock(), threading.Condition(), 0  # shared by all threads
 
     def __init__(self) -> None:
-        self._held = 0
+        self._size = 0
 
     def take(self, count: int) -> None:
-        """Waits for `count` bytes, instead of those taken before."""
+        """Waits for `count` bytes, which replace those of an earlier call."""
         self.__exit__()
         with Room._turn, Room._freed:  # nobody overtakes a large image
             Room._freed.wait_for(lambda: Room._used == 0 or Room._used + count <= MEMORY)
             Room._used += count
-        self._held = count
+        self._size = count
 
     def __exit__(self, *exception: object) -> None:
         with Room._freed:
-            Room._used -= self._held
+            Room._used -= self._size
             Room._freed.notify_all()
-        self._held = 0
+        self._size = 0
 
 
 def rgb(data: bytes, *, upright: bool = True) -> np.ndarray:
-    """Decodes an image file to uint8 [H, W, 3]: the first frame, the highest 8 bits of a channel.
+    """Decodes the first frame of an image file to uint8 [H, W, 3], the highest 8 bits of a channel.
 
     With `upright`, the EXIF orientation is applied. Raises DataError for a file that is not an
     image of one of the `FORMATS`, damaged, too large, or of floats or 32-bit integers.
@@ -101,7 +101,8 @@ def rgb(data: bytes, *, upright: bool = True) -> np.ndarray:
 
 @contextlib.contextmanager
 def decoded(data: bytes, *, upright: bool = True) -> Iterator[np.ndarray]:
-    """Context with the pixels of `rgb`, where their memory counts; no other may be decoded."""
+    """Context with the pixels of `rgb`, whose memory counts until its end; decode only one image in
+    it."""
     with Room() as room:
         yield _decode(data, upright, room)
 
@@ -110,8 +111,9 @@ def _decode(data: bytes, upright: bool, room: Room) -> np.ndarray:
     jpeg = data[:3] == b"\xff\xd8\xff"
     scans = jpeg and data.count(b"\xff\xda") > MAX_SCANS and _scans(data) > MAX_SCANS
     if scans or (data[:2] in (b"P1", b"P2", b"P3") and data.count(b"#") > MAX_COMMENTS):
-        problem = "more than 100 scans or comments, which would take very long"
-        raise DataError(f"{problem}; save it again")
+        raise DataError(
+            "more than 100 scans or comments, which would take very long; save it again"
+        )
     if jpeg and (pixels := _jpeg(data, upright, room)) is not None:
         return pixels
     if header := PPM.match(data):
@@ -134,7 +136,7 @@ def size(data: bytes) -> tuple[int, int]:
 
 
 def from_pillow(image: Image.Image, *, upright: bool = True) -> np.ndarray:
-    """The pixels of an image of Pillow, as `rgb` gives them for its file: uint8 [H, W, 3]."""
+    """The pixels of an image of Pillow, equal to `rgb` of its file: uint8 [H, W, 3]."""
     with _usable(), Room() as room:
         if image.width * image.height > LIMIT:
             raise Image.DecompressionBombError
@@ -146,10 +148,10 @@ def from_pillow(image: Image.Image, *, upright: bool = True) -> np.ndarray:
 
 @contextlib.contextmanager
 def _usable() -> Iterator[None]:
-    """Turns Pillow's exceptions, whose plugins raise many types for damage, into DataErrors."""
+    """Turns the many types of exceptions that Pillow raises for damaged files into DataErrors."""
     try:
         yield
-    except MemoryError:  # not the file's fault
+    except MemoryError:  # the file may be intact
         raise
     except Exception as error:
         why = f"damaged: {str(error) or type(error).__name__}"
@@ -176,7 +178,7 @@ def _pixels(image: Image.Image, upright: bool = True) -> np.ndarray:
         what = "floating-point" if image.mode == "F" else "signed or 32-bit integer"
         remedy = "convert it to 8 or 16 bits per channel"
         raise DataError(f"has {what} pixels, whose range is unknown; {remedy}")
-    image.info.pop("transparency", None)  # alpha is dropped anyway, and Pillow would warn
+    image.info.pop("transparency", None)  # Pillow would warn that alpha is dropped
     width, height = image.size
     rows = max(1, STRIP // width)
     if height <= rows:
@@ -210,7 +212,7 @@ def _open(file: IO[bytes]) -> Image.Image:
 
 
 def is_outdated(reason: str) -> bool:
-    """Whether an error of `rgb` was that of a package that is installed by now."""
+    """Whether `rgb` failed for lack of a package that is installed now."""
     return reason.endswith(NEEDS_HEIC) and importlib.util.find_spec("pillow_heif") is not None
 
 
@@ -221,7 +223,7 @@ def exif_day(file: Path) -> str:
             with file.open("rb") as opened, _open(opened) as image:
                 exif = image.getexif()
                 for time in (exif.get_ifd(EXIF).get(ORIGINAL), exif.get(CHANGED)):
-                    if DAY.match(str(time)):  # zeros or spaces are of a clock that was not set
+                    if DAY.match(str(time)):  # zeros or spaces: the clock was not set
                         return str(time)[:10]
     return ""
 
@@ -245,9 +247,9 @@ def _jpeg(data: bytes, upright: bool, room: Room) -> np.ndarray | None:
             with _open(io.BytesIO(data)) as image:
                 orientation = image.getexif().get(ORIENTATION, 1)
             if orientation in ROTATED:
-                turned = Image.fromarray(pixels)
-                turned.getexif()[ORIENTATION] = orientation
-                pixels = np.asarray(ImageOps.exif_transpose(turned))
+                stored = Image.fromarray(pixels)
+                stored.getexif()[ORIENTATION] = orientation
+                pixels = np.asarray(ImageOps.exif_transpose(stored))
         return pixels
     except MemoryError:
         raise
@@ -256,7 +258,7 @@ def _jpeg(data: bytes, upright: bool, room: Room) -> np.ndarray | None:
 
 
 def _scans(data: bytes) -> int:
-    """The number of scans of a JPEG file, without look-alikes in other segments or behind it."""
+    """The number of scans of a JPEG file, ignoring such bytes in other segments or behind it."""
     position, count = 2, 0
     while (marker := MARKER.search(data, position)) and marker[0] != b"\xff\xd9":
         count += marker[0] == b"\xff\xda"
@@ -265,7 +267,7 @@ def _scans(data: bytes) -> int:
 
 
 def is_plain(data: bytes) -> bool:
-    """Whether a file is plain RGB: JPEG but CMYK, or 8-bit PNG without palette and alpha."""
+    """Whether a file is plain RGB: JPEG other than CMYK, or 8-bit PNG without palette and alpha."""
     if data[:3] == b"\xff\xd8\xff":
         try:
             return simplejpeg.decode_jpeg_header(data)[2] not in CMYK

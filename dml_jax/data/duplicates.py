@@ -25,7 +25,7 @@ def find_duplicates(
     """
     groups = [(entry.split, entry.class_name) for entry in entries]
     _, equal = np.unique([fact.pixels.hex() for fact in facts], return_inverse=True)
-    alike, near = near_copies.find(np.stack([fact.thumbnail for fact in facts]))
+    alike, near = near_copies.find_copies(np.stack([fact.thumbnail for fact in facts]))
     pairs = _pairs(alike.tolist(), near.tolist(), groups) | _pairs(equal.tolist(), (), groups)
     rows = sorted(
         (-_place(groups[i], groups[j]), bool(equal[i] != equal[j]), i, j) for i, j in pairs

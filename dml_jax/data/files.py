@@ -31,7 +31,7 @@ Scalar = str | int | float | bool | None  # a value of metadata
 
 
 class File(NamedTuple):
-    """Content of a file: the whole file at `path`, or `size` bytes of it starting at `offset`."""
+    """The file at `path`, or `size` bytes of it starting at `offset`."""
 
     path: Path
     offset: int = 0
@@ -77,19 +77,19 @@ class Entry(NamedTuple):
 def walk(root: Path) -> Iterator[tuple[str, File]]:
     """All files below a folder that are not ignored, by name; follows links to folders once.
 
-    Hidden ones are among them, see `is_hidden`.
+    Includes hidden files, see `is_hidden`.
     """
 
     def fail(error: OSError) -> None:
         raise DataError(f"{error.filename}: {error.strerror}") from error
 
-    seen = set()
+    visited = set()
     for folder, folders, names in os.walk(root, followlinks=True, onerror=fail):
         real = os.path.realpath(folder)
-        if real in seen:
+        if real in visited:
             folders.clear()
             continue
-        seen.add(real)
+        visited.add(real)
         folders[:] = sorted(name for name in folders if not is_ignored(name))
         base = Path(folder).relative_to(root).as_posix()
         for name in sorted(names):
@@ -108,8 +108,8 @@ def is_ignored(name: str) -> bool:
 
 
 def is_hidden(path: str, *, files: bool = True) -> bool:
-    """Whether a folder in a path is hidden or, with `files`, the file itself; a name that goes on
-    with a digit, such as ".22 LR", is an ordinary name."""
+    """Whether a folder in a path is hidden or, with `files`, the file itself; names that begin with
+    a dot and a digit, such as ".22 LR", are not."""
     names = path.split("/") if files else path.split("/")[:-1]
     return any(re.match(r"\.(?!\d|\.?$)", name) for name in names)
 
@@ -141,7 +141,7 @@ def read_rows(files: Files, path: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines() if line.strip()]
 
 
-def located(files: Files, base: str, paths: Sequence[str]) -> list[str]:
+def resolve_paths(files: Files, base: str, paths: Sequence[str]) -> list[str]:
     """Resolves the paths in a table to names in `files`; unknown paths are returned unchanged.
 
     Paths are relative to the folder `base`, or else to the source, with slashes or backslashes, and
@@ -151,25 +151,25 @@ def located(files: Files, base: str, paths: Sequence[str]) -> list[str]:
     composed = {unicodedata.normalize("NFC", name): name for name in files}
     composed |= {name: name for name in files}
 
-    def known(path: str) -> str:
+    def find(path: str) -> str:
         plain = posixpath.normpath(path) if "\0" not in path else path
         return composed.get(plain) or composed.get(unicodedata.normalize("NFC", plain), "")
 
     def tails(path: str) -> Iterator[tuple[str, str]]:
         parts = posixpath.normpath(path).split("/")
         for i in range(1, len(parts)):
-            if name := known("/".join(parts[i:])):
+            if name := find("/".join(parts[i:])):
                 yield "/".join(parts[:i]), name
 
-    found, absolute = list(paths), dict[int, dict[str, str]]()
+    names, absolute = list(paths), dict[int, dict[str, str]]()
     for i, path in enumerate(paths):
-        slashed = path if known(posixpath.join(base, path)) else path.replace("\\", "/")
+        slashed = path if find(posixpath.join(base, path)) else path.replace("\\", "/")
         if re.match("/|[A-Za-z]:/", slashed):
             absolute[i] = dict(tails(slashed))
         else:
-            found[i] = known(posixpath.join(base, slashed)) or known(slashed) or path
-    if starts := Counter(start for names in absolute.values() for start in names):
+            names[i] = find(posixpath.join(base, slashed)) or find(slashed) or path
+    if starts := Counter(start for by_start in absolute.values() for start in by_start):
         start = max(starts, key=lambda name: (starts[name], -len(name)))
-        for i, names in absolute.items():
-            found[i] = names.get(start, found[i])
-    return found
+        for i, by_start in absolute.items():
+            names[i] = by_start.get(start, names[i])
+    return names

@@ -1,9 +1,8 @@
 """Whether the pixels of a source agree with how its folders or columns are read.
 
-A few images are embedded by a network. Folders of one class in two splits are each other's nearest;
-classes whose images lie among each other may be one; and images that nearly equal one of another
-split are near-copies. None of this decides anything: each line has its figure, and what is expected
-by chance.
+A network embeds a few images. Folders of one class in two splits are each other's nearest; classes
+whose images mix may be one; and images of two splits that are nearly equal are near-copies. These
+are hints: each line has its figure, and what is expected by chance.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +27,7 @@ NOTHING = "no classes mix, and no image is nearly one of another split"
 
 
 def sample(entries: Sequence[Entry]) -> list[Entry]:
-    """At most `MOST` images: as many of each folder as possible, and of folders of a name all or
+    """At most `MOST` images: as many of each folder as possible, and from all folders of a name or
     none."""
     rng, groups = np.random.default_rng(0), dict[str, list[Entry]]()
     for entry in entries:
@@ -37,12 +36,12 @@ def sample(entries: Sequence[Entry]) -> list[Entry]:
     by_leaf: dict[str, list[str]] = {}
     for name in sorted(groups):
         by_leaf.setdefault(likeness(name.rpartition("/")[2]), []).append(name)
-    chosen = list[str]()
+    folders = list[str]()
     for leaf in rng.permutation(sorted(by_leaf)).tolist():
-        if 2 * len(chosen + by_leaf[leaf]) <= MOST or not chosen:
-            chosen += by_leaf[leaf]
-    each = max(2, MOST // len(chosen)) if chosen else 0
-    places = ((groups[name], rng.permutation(len(groups[name]))[:each]) for name in chosen)
+        if 2 * len(folders + by_leaf[leaf]) <= MOST or not folders:
+            folders += by_leaf[leaf]
+    size = max(2, MOST // len(folders)) if folders else 0
+    places = ((groups[name], rng.permutation(len(groups[name]))[:size]) for name in folders)
     return [images[i] for images, rows in places for i in sorted(rows.tolist())][:MOST]
 
 
@@ -54,16 +53,16 @@ def look(model: "EmbeddingModel", folders: Sequence[Entry], read: Sequence[Entry
       read: the images as they are understood, the same or fewer; empty if they can be read in
         several ways.
     """
-    few, errors = sample(folders), list[DataError]()
-    (rows,) = model.embed_each([[entry.file.path for entry in few]], errors.append)
+    images, errors = sample(folders), list[DataError]()
+    (rows,) = model.embed_each([[entry.file.path for entry in images]], errors.append)
     usable = np.isfinite(rows).all(axis=1)
-    few, rows = [entry for entry, good in zip(few, usable, strict=True) if good], rows[usable]
-    names, of = np.unique([entry.class_name for entry in few], return_inverse=True)
+    images, rows = [images[i] for i in np.flatnonzero(usable)], rows[usable]
+    names, labels = np.unique([entry.class_name for entry in images], return_inverse=True)
     if len(names) < 2:
         raise DataError("fewer than two folders hold usable images")
-    looked = f"looked at {counted(len(few), 'image')} of {counted(len(names), 'folder')}"
-    lines = [f"{looked}, {len(errors)} more cannot be used" if errors else looked]
-    means = np.stack([rows[of == i].mean(axis=0) for i in range(len(names))])
+    summary = f"looked at {counted(len(images), 'image')} of {counted(len(names), 'folder')}"
+    lines = [f"{summary}, {len(errors)} more cannot be used" if errors else summary]
+    means = np.stack([rows[labels == i].mean(axis=0) for i in range(len(names))])
     means /= np.linalg.norm(means, axis=1, keepdims=True)
     near = means @ means.T - 2 * np.eye(len(names))
     nearest = near.argmax(axis=1)
@@ -80,13 +79,13 @@ def look(model: "EmbeddingModel", folders: Sequence[Entry], read: Sequence[Entry
             f"folders that are each other's nearest have the same {which} name: "
             f"{100 * share:.0f} % of {len(mutual)} (by chance {100 * chance:.0f} %){advice}"
         )
-    place = {entry.id: entry for entry in read}
-    kept = [i for i, entry in enumerate(few) if entry.id in place]
-    found = _of_reading([place[few[i].id] for i in kept], rows[kept])
-    return lines + (found or ([NOTHING] if kept else []))
+    entry_of = {entry.id: entry for entry in read}
+    both = [i for i, entry in enumerate(images) if entry.id in entry_of]
+    problems = _check_reading([entry_of[images[i].id] for i in both], rows[both])
+    return lines + (problems or ([NOTHING] if both else []))
 
 
-def summary(splits: Mapping[str, Split], rows: Mapping[str, np.ndarray]) -> str:
+def summarise(splits: Mapping[str, Split], rows: Mapping[str, np.ndarray]) -> str:
     """One line about the splits of a data set that a run has embedded anyway.
 
     Args:
@@ -98,24 +97,24 @@ def summary(splits: Mapping[str, Split], rows: Mapping[str, np.ndarray]) -> str:
         for key, split in splits.items()
         for i, (name, label) in enumerate(zip(split.ids, split.labels, strict=True))
     ]
-    few, row_of = sample(entries), {entry.id: i for i, entry in enumerate(entries)}
-    every = np.concatenate([rows[key] for key in splits])[[row_of[entry.id] for entry in few]]
-    lines = _of_reading(few, every / np.linalg.norm(every, axis=1, keepdims=True))
+    images, row_of = sample(entries), {entry.id: i for i, entry in enumerate(entries)}
+    sampled = np.concatenate([rows[key] for key in splits])[[row_of[entry.id] for entry in images]]
+    lines = _check_reading(images, sampled / np.linalg.norm(sampled, axis=1, keepdims=True))
     more = f" (and {len(lines) - 1} more lines of dml-jax inspect --look)" if lines[1:] else ""
-    images = counted(len(few), "image")
-    return f"look at {images} of {' and '.join(splits)}: {(lines or [NOTHING])[0]}{more}"
+    number = counted(len(images), "image")
+    return f"look at {number} of {' and '.join(splits)}: {(lines or [NOTHING])[0]}{more}"
 
 
-def _of_reading(entries: Sequence[Entry], rows: np.ndarray) -> list[str]:
+def _check_reading(entries: Sequence[Entry], rows: np.ndarray) -> list[str]:
     """Lines about classes whose images mix, and near-copies in two splits; rows float32 [N, D]."""
     if len(entries) < 2:
         return []
     cosines = rows @ rows.T - 2 * np.eye(len(rows), dtype=np.float32)
-    names, of = np.unique([entry.class_name for entry in entries], return_inverse=True)
-    lines, other = list[str](), of[cosines.argmax(axis=1)]
-    counts = np.bincount(of, minlength=len(names))
+    names, labels = np.unique([entry.class_name for entry in entries], return_inverse=True)
+    lines, nearest = list[str](), labels[cosines.argmax(axis=1)]
+    counts = np.bincount(labels, minlength=len(names))
     shares = np.zeros((len(names), len(names)))
-    np.add.at(shares, (of, other), 1 / counts[of])
+    np.add.at(shares, (labels, nearest), 1 / counts[labels])
     both = np.triu(np.minimum(shares, shares.T), 1)
     for i, j in np.argwhere(both >= MIXED)[:SHOWN].tolist():
         pair = f"{str(names[i])!r} and {str(names[j])!r}"

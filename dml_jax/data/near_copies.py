@@ -1,8 +1,8 @@
 """Near-copies among images: compressed, resized, grey or slightly cropped copies of one picture.
 
-Candidates are the nearest neighbours of low frequencies (a discrete cosine transform) of grey
-thumbnails and of their centres, by a k-d tree, so few for each image whatever its background. Each
-is then aligned by shift and scale (Lucas & Kanade 1981), and must agree in every part.
+Candidates are the nearest neighbours of the low frequencies (discrete cosine transform) of grey
+thumbnails and of their centres in a k-d tree: a few for each image, whatever its background. Each
+candidate is aligned by shift and scale (Lucas & Kanade 1981), and must agree in every part.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ from scipy.fft import dctn
 from scipy.spatial import KDTree
 
 SIDE = 32  # pixels of a thumbnail
-CROPS = (0.0, 0.025, 0.05)  # shares cut off every side of the thumbnails that are compared
+CROPS = (0.0, 0.025, 0.05)  # shares cut off on every side before thumbnails are compared
 FREQUENCIES = 4  # in each direction
 NEIGHBORS = 4  # of each thumbnail, one of which may be itself
 FAR = 0.05  # squared distance of unit vectors of frequencies, beyond which no image is a copy
@@ -35,48 +35,48 @@ def thumbnail(pixels: np.ndarray) -> np.ndarray:
     return np.concatenate([np.asarray(each).ravel() for each in (small.convert("L"), colours)])
 
 
-def find(thumbnails: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def find_copies(thumbnails: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Near-copies among images by their thumbnails, uint8 [N, D].
 
-    Returns the group of each image, int [N], images in which have one thumbnail, and pairs of
-    groups that are near-copies, int [P, 2]. Of flat images, none is like another.
+    Returns the group of each image, int [N], and pairs of groups that are near-copies, int [P, 2].
+    The images of a group have the same thumbnail. A flat image is a group by itself.
     """
     flat = thumbnails[:, : SIDE**2].std(axis=1) < FLAT
     marks = np.where(flat, np.arange(1, len(flat) + 1), 0).astype("<u4")
     marked = np.concatenate([thumbnails, marks[:, None].view(np.uint8)], axis=1)
     _, firsts, group = np.unique(marked, axis=0, return_index=True, return_inverse=True)
-    group, chosen = group.ravel(), np.flatnonzero(~flat[firsts])
-    grey, colours = np.split(thumbnails[firsts[chosen]].astype(np.float32), [SIDE**2], axis=1)
+    group, structured = group.ravel(), np.flatnonzero(~flat[firsts])
+    grey, colours = np.split(thumbnails[firsts[structured]].astype(np.float32), [SIDE**2], axis=1)
     images = grey.reshape(-1, SIDE, SIDE)
     colours = colours.reshape(len(colours), PARTS**2, 3)
     colours = colours - colours.mean(axis=2, keepdims=True)
     colourful = np.abs(colours).mean(axis=(1, 2))
-    found = [np.zeros((0, 2), np.int64)]
+    copies = [np.zeros((0, 2), np.int64)]
     if len(images) < 2:
-        return group, found[0]
+        return group, copies[0]
     tree = KDTree(_frequencies(images))
     for crop in CROPS:
         centres = _cropped(images, crop)
         options = {"k": NEIGHBORS, "eps": 0.5, "distance_upper_bound": FAR**0.5, "workers": -1}
         _, near = tree.query(_frequencies(centres), **options)
-        every = np.stack([np.repeat(np.arange(len(images)), NEIGHBORS), near.ravel()], axis=1)
-        every = every[(every[:, 1] < len(images)) & (every[:, 0] != every[:, 1])]
-        for start in range(0, len(every), CHUNK):
-            pair = every[start : start + CHUNK]
+        pairs = np.stack([np.repeat(np.arange(len(images)), NEIGHBORS), near.ravel()], axis=1)
+        pairs = pairs[(pairs[:, 1] < len(images)) & (pairs[:, 0] != pairs[:, 1])]
+        for start in range(0, len(pairs), CHUNK):
+            pair = pairs[start : start + CHUNK]
             change = np.abs(colours[pair[:, 0]] - colours[pair[:, 1]]).mean(axis=(1, 2))
             grey_copy = (colourful[pair] < GREY).any(axis=1)
             pair = pair[grey_copy | (change < TINTED * colourful[pair].max(axis=1))]
             pair = pair[_roughly(centres[pair[:, 0]], images[pair[:, 1]])]
-            found.append(pair[_same(images[pair[:, 0]], images[pair[:, 1]], crop)])
-    pairs = np.unique(np.sort(np.concatenate(found), axis=1), axis=0)
-    return group, chosen[pairs]
+            copies.append(pair[_same(images[pair[:, 0]], images[pair[:, 1]], crop)])
+    pairs = np.unique(np.sort(np.concatenate(copies), axis=1), axis=0)
+    return group, structured[pairs]
 
 
 def _frequencies(images: np.ndarray) -> np.ndarray:
     """Unit vectors of the lowest frequencies but the mean, of images float32 [N, SIDE, SIDE]."""
     small = images.reshape(len(images), 8, SIDE // 8, 8, SIDE // 8).mean(axis=(2, 4))
-    found = dctn(small, axes=(1, 2), norm="ortho")[:, :FREQUENCIES, :FREQUENCIES]
-    rows = found.reshape(len(images), -1)[:, 1:]
+    frequencies = dctn(small, axes=(1, 2), norm="ortho")[:, :FREQUENCIES, :FREQUENCIES]
+    rows = frequencies.reshape(len(images), -1)[:, 1:]
     return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-6)
 
 
@@ -86,14 +86,14 @@ def _cropped(images: np.ndarray, crop: float) -> np.ndarray:
 
 
 def _sampled(images: np.ndarray, shift: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """The rows of images at their positions times `scale` plus `shift`, from the centre, each [N];
-    between rows by linear interpolation."""
+    """Images whose rows are scaled about the centre by `scale` [N] and moved by `shift` [N], by
+    linear interpolation."""
     middle = (SIDE - 1) / 2
     at = scale[:, None] * (np.arange(SIDE) - middle) + shift[:, None] + middle
     at = np.clip(at, 0, SIDE - 1.001)
     low = at.astype(int)
-    share, every = (at - low).astype(np.float32)[:, :, None], np.arange(len(images))[:, None]
-    return images[every, low] * (1 - share) + images[every, low + 1] * share
+    share, image = (at - low).astype(np.float32)[:, :, None], np.arange(len(images))[:, None]
+    return images[image, low] * (1 - share) + images[image, low + 1] * share
 
 
 def _same(whole: np.ndarray, part: np.ndarray, crop: float) -> np.ndarray:

@@ -28,12 +28,12 @@ T = TypeVar("T", bound=tuple[object, ...])  # a batch
 PREFETCHED = 4  # batches read ahead
 # Cores per accelerator from which processes read by default, and processes per accelerator at most.
 ENOUGH_CORES, WORKERS = 4, 16
-SHARED_MEMORY, SHARED_BYTES = Path("/dev/shm"), 2**30  # of which a container may have 64 MiB
+SHARED_MEMORY, SHARED_BYTES = Path("/dev/shm"), 2**30  # a container may have only 64 MiB
 
 
 def worker_processes(data: Data, accelerators: int) -> int:
-    """Number of processes that read: `data.workers`, or what is best for that many GPUs or TPU
-    cores of this process."""
+    """Number of processes that read: `data.workers`, or what suits the GPUs or TPU cores of this
+    process."""
     if data.workers >= 0:
         return data.workers
     cores = usable_cores()
@@ -47,7 +47,7 @@ class BatchReader(AbstractContextManager[Any], Iterator[T]):
     """An iterator over prefetched batches, whose threads and processes run until the end of its
     `with` statement.
 
-    The processes need seconds to start, in which threads read the first batches.
+    The processes take seconds to start; meanwhile, threads read the first batches.
     """
 
     def __init__(
@@ -96,12 +96,11 @@ def training(
 ) -> BatchReader[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """The training batches of the steps `start` to `stop` - 1.
 
-    Random numbers of an image: `default_rng((seed, step, slot, view))`, where slot is its row in
-    the global batch. Where features stand for images, `default_rng((seed, step))` draws views.
+    `default_rng((seed, step, slot, view))` draws the random numbers of an image, where slot is its
+    row in the global batch. With features, `default_rng((seed, step))` draws the views.
 
     Args:
-      features: [N, views, ...] in the order of the split, computed before and read instead of the
-        images.
+      features: [N, views, ...] in the order of the split, read instead of the images.
       views: number of random crops of each image.
       host, hosts: index of this process and number of processes; each gets consecutive rows of the
         global batch.
@@ -138,11 +137,11 @@ def training(
     def draw(step: int, features: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         indices, rows = sampler.batch(step), slice(host * share, (host + 1) * share)
         rng = np.random.default_rng((seed, step))
-        chosen = rng.integers(features.shape[1], size=(views, len(indices)))[:, rows]
+        crops = rng.integers(features.shape[1], size=(views, len(indices)))[:, rows]
         indices = indices[rows]
-        return features[indices[None], chosen], labels[indices], indices.astype(np.int32)
+        return features[indices[None], crops], labels[indices], indices.astype(np.int32)
 
-    if features is not None:  # in memory, which processes would copy
+    if features is not None:  # processes would copy their memory
         return BatchReader(partial(draw, features=features), start, stop, data)
     # Other data sets may be quick to generate, or cannot be sent to processes.
     workers = worker_processes(data, accelerators if split.content else 0)
@@ -154,9 +153,10 @@ def _stack(images: list[np.ndarray], ids: list[str]) -> np.ndarray:
     first = arrays.shape_of(images[0])
     for i, image in enumerate(images):
         if (shape := arrays.shape_of(image)) != first:
-            found, other = (arrays.described(s) for s in (shape, first))
+            sizes = [arrays.describe(s) for s in (shape, first)]
             why = "the images of a batch must have one size; set data.crop"
             if not (arrays.is_image(first) and arrays.is_image(shape)):
                 why = "the arrays of a data set must have one shape and type"
-            raise DataError(f"{ids[i % len(ids)]} has {found}, but {ids[0]} has {other}: {why}")
+            name = ids[i % len(ids)]
+            raise DataError(f"{name} has {sizes[0]}, but {ids[0]} has {sizes[1]}: {why}")
     return np.stack(images)

@@ -43,7 +43,7 @@ class Request(NamedTuple):
     short_side: int = 0  # see `encode`
     pixels: bool = False
     strict: bool = False  # an unusable image is an error
-    subset: bool = False  # accept other counts than the complete data set's
+    subset: bool = False  # accept a part of a published data set
     download: bool = False  # whether the sources are `archives` to be downloaded
 
     def identity(self) -> dict[str, Any]:
@@ -55,7 +55,7 @@ class Request(NamedTuple):
 
 
 def prepare(request: Request, recipe: Recipe, console: Console) -> dict[str, Any]:
-    """Prepares a data set and returns what it is; a finished one is left unchanged."""
+    """Prepares a data set, unless it is finished; returns what its manifest says about it."""
     output = request.output
     if about := prepared_data.read_about(output):
         identity = request.identity()
@@ -115,7 +115,7 @@ def _download(recipe: Recipe, targets: Sequence[Path], console: Console) -> None
 
 
 def _prepare(request: Request, recipe: Recipe, console: Console, draft: Path) -> dict[str, Any]:
-    named = " ".join(f"--source={source}" for source in request.sources)
+    names = " ".join(f"--source={source}" for source in request.sources)
     if request.download:
         _download(recipe, request.sources, console)
     scratch = draft / "scratch"  # unpacked and encoded images, deleted at the end
@@ -126,14 +126,14 @@ def _prepare(request: Request, recipe: Recipe, console: Console, draft: Path) ->
             console.print(f"unpacking {source}")
             source = sources.unpack(source, scratch / f"source-{i}")
         folders.append(source)
-    table = understand(recipe, sources.list_files(folders), request.options, named)
+    table = understand(recipe, sources.list_files(folders), request.options, names)
     if not request.subset:
         try:
             check_counts(recipe, table.rows)
         except DataError as error:
             remedy = "give all files, or --subset to accept a part of them"
             raise DataError("; ".join([str(error), *table.doubts, remedy])) from error
-    for line in summarise_doubts(table.doubts, named):
+    for line in summarise_doubts(table.doubts, names):
         console.print(line)
     console.start_progress("checking images", len(table.rows))
     try:
@@ -148,7 +148,7 @@ def _prepare(request: Request, recipe: Recipe, console: Console, draft: Path) ->
                 progress=console.update_progress,
             )
     except DataError as error:
-        raise DataError(f"{named}: {error}") from error
+        raise DataError(f"{names}: {error}") from error
     if note:
         note += f" and listed in {duplicates.TABLE}"
         console.print(note)

@@ -77,9 +77,11 @@ def records_by_class(directory: Path, name: str, session: str) -> dict[str, list
     data = Data(name=name, path=str(directory))
     for key, split in load(data, plugin_module("data", name).RECIPE).items():
         content = open_records(directory / RECORDS, key)
-        taken = sessions.added(split, session).metadata.get(sessions.COLUMN, [""] * len(split.ids))
+        columns = sessions.add_sessions(split, session).metadata
+        session_of = columns.get(sessions.COLUMN, [""] * len(split.ids))
         for i, image in enumerate(split.ids):
-            record = Record(f"{directory.resolve()}/{image}", partial(content, i), str(taken[i]))
+            name = f"{directory.resolve()}/{image}"
+            record = Record(name, partial(content, i), str(session_of[i]))
             classes.setdefault(split.classes[split.labels[i]], []).append(record)
     return classes
 

@@ -11,7 +11,7 @@ import numpy as np
 from dml_jax.data.cores import READERS, usable_cores
 from dml_jax.errors import DataError
 
-# Images that a thread reads at a time: handing over each one costs as much as decoding a small one.
+# Images that a thread reads at a time: handing over one costs as much as decoding a small one.
 CHUNK = 16
 AHEAD = 2  # batches that are read while the network computes
 R = TypeVar("R")
@@ -67,7 +67,7 @@ def stream(
         for group in groups
         for first in range(0, len(group), size)
     )
-    # Only the names are kept: the items may be the contents of files.
+    # Only names wait in memory: the items may be the contents of files.
     submitted = (
         ([name(item) for item in items], first, total, submit(local(items)))
         for items, first, total in batches
@@ -80,12 +80,12 @@ def stream(
     try:
         # One batch is given to the device while it computes the previous one.
         for names, first, total, result, bad in _ahead(started, 1):
-            found = np.asarray(result, np.float32)[: len(names)]
-            check_finite(found[~bad], list(itertools.compress(names, ~bad)))
+            batch = np.asarray(result, np.float32)[: len(names)]
+            check_finite(batch[~bad], list(itertools.compress(names, ~bad)))
             if first == 0:
-                rows = np.empty((total, *found.shape[1:]), np.float32)
-            end = first + len(found)
-            rows[first:end] = found
+                rows = np.empty((total, *batch.shape[1:]), np.float32)
+            end = first + len(batch)
+            rows[first:end] = batch
             rows[first:end][bad] = np.nan
             on_progress(end)
             if end == total:
@@ -104,13 +104,13 @@ def check_finite(rows: np.ndarray, names: Sequence[str]) -> None:
 
 def read_each(read: Callable[[T], np.ndarray], items: Sequence[T]) -> list[Image]:
     """The images of some items, or the reasons why they cannot be read."""
-    found: list[Image] = []
+    images: list[Image] = []
     for item in items:
         try:
-            found.append(read(item))
+            images.append(read(item))
         except DataError as error:
-            found.append(error)
-    return found
+            images.append(error)
+    return images
 
 
 def ordered_map(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
@@ -122,10 +122,10 @@ def ordered_map(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
 
 
 def _ahead(items: Iterable[T], count: int) -> Iterator[T]:
-    """The items, each after the next `count` have been taken from their source."""
-    taken: deque[T] = deque()
+    """The items, each yielded after the next `count` have been started."""
+    waiting: deque[T] = deque()
     for item in items:
-        taken.append(item)
-        if len(taken) > count:
-            yield taken.popleft()
-    yield from taken
+        waiting.append(item)
+        if len(waiting) > count:
+            yield waiting.popleft()
+    yield from waiting

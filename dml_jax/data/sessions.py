@@ -1,9 +1,9 @@
-"""Sessions: which photographs were taken in one go. Measurements leave whole sessions out.
+"""Sessions: which photographs were taken together. Measurements leave whole sessions out.
 
-Photographs of one session are often near-copies of each other, so one of them finds the others for
-other reasons than its class. A session is the value of a column of the data set, the day of the
-EXIF time ("date"), the folder inside the folder of a class ("folder"), or the part of a file's name
-that a regular expression matches, e.g. "^(train|val|test)_".
+Photographs of one session are often near-copies, so they are similar for other reasons than their
+class. A session is the value of a column of the data set, the day of the EXIF time ("date"), the
+folder inside the folder of a class ("folder"), or the part of a file's name that a regular
+expression matches, e.g. "^(train|val|test)_".
 """
 
 import re
@@ -22,7 +22,7 @@ DAY_IN_NAME = r"(?<!\d)((?:19|20)\d\d([-_]?)[01]\d\2[0-3]\d)(?!\d)"  # IMG_20240
 START_OF_NAME = r"^([^-_ .]+)[-_ ]"  # monday_0012.jpg
 
 
-def find(
+def find_sessions(
     session: str,
     names: Sequence[str],
     files: Sequence[str | Path] = (),
@@ -41,19 +41,19 @@ def find(
         dates = _dates(names, files)
         return dates if all(dates) and len(set(dates)) > 1 else [""] * len(names)
     if session in columns:
-        found = ["" if value is None else str(value) for value in columns[session]]
+        values = ["" if value is None else str(value) for value in columns[session]]
     elif session == DATE:
-        found = _dates(names, files)
+        values = _dates(names, files)
     elif session == FOLDER:
-        found = [PurePath(name).parent.name for name in names]
+        values = [PurePath(name).parent.name for name in names]
     else:
-        found = _matches(session, names)
-    if not any(found):
+        values = _matches(session, names)
+    if not any(values):
         raise DataError(
             f"session={session}: fits none of {len(names):,} images, e.g. {names[0]}; give date, "
             "folder, a column or a regular expression of the file names"
         )
-    return found
+    return values
 
 
 def _dates(names: Sequence[str], files: Sequence[str | Path]) -> list[str]:
@@ -71,63 +71,69 @@ def _matches(pattern: str, names: Sequence[str]) -> list[str]:
     return [match[1 if regex.groups else 0] or "" if match else "" for match in matches]
 
 
-def by_file(
+def sessions_by_file(
     groups: Iterable[Mapping[str, Sequence[Path | Record]]],
     session: str,
     warn: Callable[[str], object],
 ) -> tuple[dict[Path | Record, str], str]:
-    """The session of each image, given groups of images by class, "" if it is unknown; and how
-    sessions were guessed, "" if `session` says what they are."""
-    taken: dict[Path | Record, str] = {}
+    """The session of each image, "" if it is unknown, and how sessions were guessed, "" if
+    `session` says what they are.
+
+    Args:
+      groups: images by class.
+    """
+    session_of: dict[Path | Record, str] = {}
     guesses = []
     for classes in groups:
-        images = [image for found in classes.values() for image in found]
-        taken |= {image: image.session for image in images if isinstance(image, Record)}
-        files = [image for image in images if isinstance(image, Path)]
+        pairs = [(label, image) for label, images in classes.items() for image in images]
+        session_of |= {image: image.session for _, image in pairs if isinstance(image, Record)}
+        files = [image for _, image in pairs if isinstance(image, Path)]
         names = [str(file) for file in files]
-        labels = [name for name, found in classes.items() for image in found]
-        flat = all(len({Path(str(i)).parent for i in found}) == 1 for found in classes.values())
+        labels = [label for label, _ in pairs]
+        folders = {(label, Path(str(image)).parent) for label, image in pairs}
+        flat = len(folders) == len({label for label, _ in folders})
         if session == DATE:
-            found = _dates(names, files)
+            values = _dates(names, files)
         elif not files or (session and not (session == FOLDER and flat)):
-            found = find(session, names, files) if files else []
+            values = find_sessions(session, names, files) if files else []
         else:
             if session:
                 warn("warning: --session=folder: there are no folders in class folders; ignored")
-            found, how = _guess(labels, files)
+            values, how = _guess(labels, files)
             guesses.append(how)
-        taken |= zip(files, found, strict=True)
-    if session == DATE and taken and not any(taken.values()):
+        session_of |= zip(files, values, strict=True)
+    if session == DATE and session_of and not any(session_of.values()):
         warn(
-            f"warning: --session=date: none of {len(taken):,} images has an EXIF date, so sessions "
-            "are unknown; give folder or a regular expression of the file names instead"
+            f"warning: --session=date: none of {len(session_of):,} images has an EXIF date, so "
+            "sessions are unknown; give folder or a regular expression of the file names instead"
         )
-    return taken, next(iter(guesses), "")
+    return session_of, next(iter(guesses), "")
 
 
 def _guess(labels: Sequence[str], files: Sequence[Path]) -> tuple[list[str], str]:
-    """Sessions with which half of the classes have several, and what they are: the days of EXIF,
-    those in names, or the starts of names if these repeat; otherwise unknown ones."""
+    """The sessions if half of the classes have several, and what they are: the days of EXIF, days
+    in names, or the starts of names if these repeat; otherwise unknown ones."""
     names, classes = [str(file) for file in files], len(set(labels))
-    for what, sessions, images in (
+    for what, values, images in (
         ("days in EXIF", _dates(names, files), 1),
         ("days in file names", _matches(DAY_IN_NAME, names), 1),
         ("starts of file names", _matches(START_OF_NAME, names), 2),
     ):
-        pairs = set(zip(labels, sessions, strict=True))
-        several = sum(count > 1 for count in Counter(label for label, _ in pairs).values())
-        if all(sessions) and 2 * several >= classes and images * len(pairs) <= len(files):
-            return sessions, f"sessions: {len(set(sessions))} {what}"
+        pairs = set(zip(labels, values, strict=True))
+        counts = Counter(label for label, _ in pairs)  # sessions of each class
+        several = 2 * sum(count > 1 for count in counts.values()) >= classes
+        if all(values) and several and images * len(pairs) <= len(files):
+            return values, f"sessions: {len(set(values))} {what}"
     return [""] * len(files), "sessions: each image by itself"
 
 
-def added(split: Split, session: str) -> Split:
+def add_sessions(split: Split, session: str) -> Split:
     """The split with the column "session" if sessions are known."""
-    found = find(session, split.ids, split.files, split.metadata)
-    return split._replace(metadata={**split.metadata, COLUMN: found}) if any(found) else split
+    values = find_sessions(session, split.ids, split.files, split.metadata)
+    return split._replace(metadata={**split.metadata, COLUMN: values}) if any(values) else split
 
 
-def check(splits: Mapping[str, Split], session: str) -> None:
+def check_sessions(splits: Mapping[str, Split], session: str) -> None:
     """Raises DataError if no image of "test" has one of its class in another session.
 
     Args:
@@ -135,7 +141,7 @@ def check(splits: Mapping[str, Split], session: str) -> None:
     """
     pairs = [
         list(zip(split.labels.tolist(), names, strict=True))
-        for split, names in zip(splits.values(), groups(splits).values(), strict=True)
+        for split, names in zip(splits.values(), session_groups(splits).values(), strict=True)
     ]
     searched: dict[int, set[str]] = {}
     for label, name in pairs[-1]:
@@ -147,15 +153,15 @@ def check(splits: Mapping[str, Split], session: str) -> None:
         )
 
 
-def groups(splits: Mapping[str, Split]) -> dict[str, list[str]]:
+def session_groups(splits: Mapping[str, Split]) -> dict[str, list[str]]:
     """The arguments `groups` and `gallery_groups` of `metrics.retrieval`; empty if none is known.
 
     An image whose session is unknown is the only one of its session.
     """
     if COLUMN not in next(iter(splits.values())).metadata:
         return {}
-    found = {}
+    groups = {}
     for key, split in zip(("groups", "gallery_groups"), splits.values(), strict=False):
         names = split.metadata.get(COLUMN, [""] * len(split.labels))
-        found[key] = [str(name) or f"{key} {i}" for i, name in enumerate(names)]
-    return found
+        groups[key] = [str(name) or f"{key} {i}" for i, name in enumerate(names)]
+    return groups

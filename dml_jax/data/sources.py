@@ -1,6 +1,6 @@
-"""Sources of images: the files of folders and tables, and readers that make one table of them.
+"""Sources of images: their files, the words that users have for splits, and the table of a source.
 
-`understand` decides what the words in that table mean; no image is opened here.
+No image is opened here.
 """
 
 import json
@@ -145,34 +145,34 @@ class Survey(NamedTuple):
 def survey(files: Iterable[tuple[str, File]]) -> Survey:
     """Leaves out hidden folders and what this package has written."""
     everything = dict(sorted(files))
-    seen = {path: file for path, file in everything.items() if not is_hidden(path)}
+    visible = {path: file for path, file in everything.items() if not is_hidden(path)}
     outputs: dict[str, str] = {}  # folders and files -> what they are
 
     def is_output(path: str) -> bool:
         return any(path == output or path.startswith(f"{output}/") for output in outputs)
 
-    for path, file in seen.items():
+    for path, file in visible.items():
         folder, _, name = path.rpartition("/")
-        if name == "catalogue.csv" and f"{path[:-3]}html" in seen:
+        if name == "catalogue.csv" and f"{path[:-3]}html" in visible:
             outputs[path] = "a catalogue"
         elif name in OUTPUTS and not is_output(path):
             keys, what = OUTPUTS[name]
             with suppress(DataError, ValueError, TypeError, RecursionError):
                 if keys <= set(json.loads(file.read())):
                     # In the folder of the user's images, a run writes images to these two only.
-                    tops = {path.split("/")[0] for path in seen if "/" in path}
+                    tops = {path.split("/")[0] for path in visible if "/" in path}
                     inside = sorted(tops & {"analysis", "figures"})
                     outputs |= dict.fromkeys([folder] if folder else inside, what)
-    kept = {path: file for path, file in seen.items() if not is_output(path)}
+    rest = {path: file for path, file in visible.items() if not is_output(path)}
     doubts = list[str]()
     if outputs:
-        shown = listed([f"{name} ({what})" for name, what in outputs.items()], 3)
-        doubts.append(f"left out, because dml_jax has written them: {shown}")
+        examples = listed([f"{name} ({what})" for name, what in outputs.items()], 3)
+        doubts.append(f"left out, because dml_jax has written them: {examples}")
     if hidden := [path for path in everything if is_image(path) and is_hidden(path, files=False)]:
         number = counted(len(hidden), "image")
         doubts.append(f"left out {number} in hidden folders, e.g. {hidden[0]!r}")
-    doubts += [f"images in it are not used: {line}" for line in packed_files(kept)]
-    return Survey(kept, doubts)
+    doubts += [f"images in it are not used: {line}" for line in packed_files(rest)]
+    return Survey(rest, doubts)
 
 
 def list_skipped(files: Collection[str], reads: Collection[str] = ()) -> list[str]:
@@ -227,17 +227,17 @@ def leave_out(
     strict: bool = False,
     remedy: str = "leave --strict out",
 ) -> None:
-    """The rule for images of the user that cannot be used: they are named and left out.
+    """Names the images that cannot be used and are left out.
 
     Args:
-      reasons: the name of each such image, with the reason.
-      count: of all images of the source.
+      reasons: name and reason of each such image.
+      count: number of images of the source.
       say: gets the lines; missing images share one.
-      strict: whether such images are an error, of which all are named.
-      remedy: what to do then, other than to fix them.
+      strict: whether such images are an error, and all are named.
+      remedy: with `strict`, what else the user can do than fix them.
 
     Raises:
-      DataError: there are such images, with `strict`, or no others.
+      DataError: there are such images, with `strict`, or all images are.
     """
     missing = [name for name, reason in reasons if reason == MISSING]
     one_by_one = reasons if len(missing) < 2 else [pair for pair in reasons if pair[1] != MISSING]
@@ -263,17 +263,17 @@ def list_files(sources: Sequence[Path], option: str = "--source") -> Files:
     files: dict[str, File] = {}
     for source in sources:
         if source.is_dir():
-            found = dict(walk(source))
+            content = dict(walk(source))
         elif source.is_file() and source.suffix.lower() == ".csv":
-            others = (pair for pair in walk(source.parent) if not pair[0].lower().endswith(".csv"))
-            found = {source.name: File(source), **dict(others)}
+            rest = (pair for pair in walk(source.parent) if not pair[0].lower().endswith(".csv"))
+            content = {source.name: File(source), **dict(rest)}
         else:
             reasons = packed_files([str(source)] if source.is_file() else [])
             what = reasons[0] if reasons else "must be an existing folder or .csv file"
             raise DataError(f"{option}={source}: {what}")
-        if shared := set(files) & set(found):
+        if shared := set(files) & set(content):
             raise DataError(
                 f"--source={source}: {min(shared)!r} is also in another source; give each file once"
             )
-        files |= found
+        files |= content
     return dict(sorted(files.items()))

@@ -68,34 +68,34 @@ def check_images_only(data: Data, shape: Shape) -> None:
     for key in ("crop", "flip", "jitter", "greyscale", "erasing"):
         value = getattr(data, key)
         if value not in ("none", 0):
-            what = f"the data set holds {arrays.described(shape)}, and this option is for images"
+            what = f"the data set holds {arrays.describe(shape)}, and this option is for images"
             raise ConfigError(f"data.{key}={value!r}: {what}; remove it")
 
 
-def of_file(data: Data, shape: Shape, content: bytes) -> np.ndarray:
+def fit_file(data: Data, shape: Shape, content: bytes) -> np.ndarray:
     """The content of an image file as the network sees it, uint8 [H, W, 3]."""
     with decode.decoded(content, upright=data.exif_rotation) as pixels:
-        return fitted(data, shape, pixels)
+        return fit_pixels(data, shape, pixels)
 
 
-def for_network(data: Data, shape: Shape, image: np.ndarray, name: str) -> np.ndarray:
+def fit_image(data: Data, shape: Shape, image: np.ndarray, name: str) -> np.ndarray:
     """An image or array as the network sees it; DataError with its name if it does not fit."""
     try:
-        return fitted(data, shape, image)
+        return fit_pixels(data, shape, image)
     except DataError as error:
         raise DataError(f"{name}: {error}") from error
 
 
-def fitted(data: Data, shape: Shape, image: np.ndarray) -> np.ndarray:
-    """As `for_network`, without the name."""
+def fit_pixels(data: Data, shape: Shape, image: np.ndarray) -> np.ndarray:
+    """As `fit_image`, without the name."""
     pixels = evaluation(data)(image)
     if arrays.shape_of(pixels) != shape:
-        found, takes = (arrays.described(s) for s in (arrays.shape_of(image), shape))
+        size, takes = (arrays.describe(s) for s in (arrays.shape_of(image), shape))
         remedy = "give rows of this shape and type"
         if arrays.is_image(shape):
             takes = f"images of {takes.removesuffix(' pixels')} without cropping"
             remedy = "resize it, or train with data.crop"
-        raise DataError(f"is {found}, but the model takes {takes}; {remedy}")
+        raise DataError(f"is {size}, but the model takes {takes}; {remedy}")
     return pixels
 
 

@@ -1,4 +1,4 @@
-"""Reading in grain's worker processes, which do not wait for each other's lock of Python."""
+"""Reading in grain's worker processes, which do not share Python's lock."""
 
 import copyreg
 import functools
@@ -56,16 +56,16 @@ class WorkerReader(AbstractContextManager[Any], Iterator[T]):
             self._explain(error)
             raise
         self._count += 1
-        # As views, because grain's class of arrays would be inherited by all that is computed.
+        # Views, because results of computations would inherit grain's class of arrays.
         return tuple(np.asarray(array) for array in batch)  # type: ignore[return-value]
 
     def _explain(self, error: Exception) -> None:
-        if killed := KILLED.search(str(error)):
+        if match := KILLED.search(str(error)):
             name = f"worker {self._count % self._workers + 1} of data.workers={self._workers}"
-            number = int(killed[1])
-            how = signal.Signals(number).name if number in set(signal.Signals) else f"code {number}"
+            number = int(match[1])
+            cause = signal.Signals(number).name if number in [*signal.Signals] else f"code {number}"
             why = "memory or /dev/shm may be full; use fewer workers, or repeat the command"
-            raise PeerError(f"{name}, which reads batches, was ended by {how}: {why}") from error
+            raise PeerError(f"{name}, which reads batches, was ended by {cause}: {why}") from error
         if any("cannot be pickled" in note for note in getattr(error, "__notes__", ())):
             what = "the data set or sampler cannot be sent to other processes"
             raise ConfigError(
@@ -79,8 +79,8 @@ class WorkerReader(AbstractContextManager[Any], Iterator[T]):
 
 
 def _initialise(index: int, workers: int) -> None:
-    """Called in each process; the signals that end a run are sent to all processes of its group,
-    but its main process still needs batches for the present step."""
+    """Runs in each process. It ignores the signals that end a run, which all processes of its group
+    get, because the main process still needs batches for the current step."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -95,7 +95,7 @@ def _end_with_parent() -> None:
 
 
 def _without_cache(cached: Any) -> Any:
-    """How to send functions with a cache, also local ones, to other processes."""
+    """Pickles functions with a cache, also local ones, for other processes."""
     if "<locals>" not in cached.__qualname__:
         return cached.__qualname__
     return _with_cache, (cached.__wrapped__, cached.cache_parameters())

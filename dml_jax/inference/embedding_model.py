@@ -171,18 +171,18 @@ class EmbeddingModel(ABC):
         """
         name = name_of(image, name)
         if not is_image(self.shape) and isinstance(image, np.ndarray):
-            return transforms.for_network(self.data, self.shape, image, name)
+            return transforms.fit_image(self.data, self.shape, image, name)
         try:
             match image:
                 case Item() | Record():
-                    return transforms.of_file(self.data, self.shape, image.read())
+                    return transforms.fit_file(self.data, self.shape, image.read())
                 case np.ndarray():
                     pixels = np.repeat(image[:, :, None], 3, axis=2) if image.ndim == 2 else image
                 case pillow.Image():
                     pixels = decode.from_pillow(image, upright=self.data.exif_rotation)
                 case str() | Path() | bytes():
                     file = image if isinstance(image, bytes) else File(Path(image)).read()
-                    return transforms.of_file(self.data, self.shape, file)
+                    return transforms.fit_file(self.data, self.shape, file)
                 case _:
                     pixels = np.asarray(image)
         except DataError as error:
@@ -191,7 +191,7 @@ class EmbeddingModel(ABC):
             kind = type(image).__name__ if pixels.dtype == object else pixels.dtype
             remedy = "must be a path, the content of a file, or uint8 [height, width(, 3)]"
             raise DataError(f"{name}: is {kind} {list(pixels.shape)}; {remedy}")
-        return transforms.for_network(self.data, self.shape, pixels, name)
+        return transforms.fit_image(self.data, self.shape, pixels, name)
 
     def listed(self, images: "Images", name: str = "images") -> "Sequence[Image]":
         """The images in their order; DataError, which calls them `name`, unless there are some."""

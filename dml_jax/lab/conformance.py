@@ -250,7 +250,7 @@ def distance_rules(plugin: Plugin) -> Rules:
 
 def relation_rules(plugin: Plugin) -> Rules:
     names = [str(name) for name in plugin.data()["train"].classes]
-    weights: Any = relations.between_classes(plugin.path, names)
+    weights: Any = relations.class_weights(plugin.path, names)
     subset = plugin.function(np.array(names[1:3]), np.array(names[:3]))
     yield f"independent of other names, and {TWICE}", close(subset, weights[1:3, :3], 1e-6)
     yield "each class is related to itself", np.all(np.diag(weights) > 0)

@@ -51,7 +51,7 @@ def embeddings(experiment: Experiment, console: Console) -> dict[str, dict[str, 
             params, model_state = device_mesh.place(experiment.mesh, variables)
             state = TrainState(jnp.zeros((), jnp.int32), params, model_state, ())
             by_control[PUBLISHED] = rows = _embeddings(experiment, method, state)
-            console.print(look.summary(with_gallery(experiment.splits), rows))
+            console.print(look.summarise(with_gallery(experiment.splits), rows))
         except UserError as problem:  # e.g. the files have moved; other results are unaffected
             console.warn(str(problem))
     return by_control

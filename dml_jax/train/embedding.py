@@ -95,7 +95,7 @@ class Embedder(NamedTuple):
 
     def transformed(self, image: np.ndarray, name: str) -> np.ndarray:
         """An image transformed for the network, uint8 [H, W, 3]; DataError if it does not fit."""
-        return transforms.for_network(self.data, self.shape, image, name)
+        return transforms.fit_image(self.data, self.shape, image, name)
 
     def stream(
         self,

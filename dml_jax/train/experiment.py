@@ -173,7 +173,7 @@ def build(
             "train.precision='tensorfloat32': TPUs do not support it; use bfloat16 or float32"
         )
 
-    relation = relations.between_classes(data.relation, splits["train"].classes)
+    relation = relations.class_weights(data.relation, splits["train"].classes)
     if relation is not None and not getattr(config.method, "compares_pairs", False):
         raise ConfigError(
             f"data.relation={data.relation!r}: method {config.method.name} compares only "
@@ -204,7 +204,7 @@ def build(
     transforms.check_images_only(data, arrays.shape_of(image))
     shape = arrays.shape_of(transforms.evaluation(data)(image))
     if not arrays.is_image(shape) and hasattr(config.backbone, "pixels"):
-        problem = f"is for images, but the data set contains {arrays.described(shape)}"
+        problem = f"is for images, but the data set contains {arrays.describe(shape)}"
         remedy = 'give a network for these arrays (see "Any arrays" in docs/guides/own_parts.md)'
         raise ConfigError(f"backbone.name={config.backbone.name!r}: {problem}; {remedy}")
     test_variants = {

@@ -96,7 +96,7 @@ def metrics(
     name, gallery = next(iter(splits)), embeddings.get("gallery")
     candidates = len(embeddings[name]) - 1 if gallery is None else len(gallery)
     # A column "session" only counts if data.session is set.
-    across: dict[str, Any] = sessions.groups(splits) if config.data.session else {}
+    across: dict[str, Any] = sessions.session_groups(splits) if config.data.session else {}
     return protocol.evaluate(
         embeddings[name],
         labels[name],
@@ -111,7 +111,7 @@ def metrics(
             name.rpartition(".")[2]: function("evaluation.metrics", name, options)
             for name in options.metrics
         },
-        relation=relations.named(relation),
+        relation=relations.find_relation(relation),
         per_query=per_query,
         gallery=gallery,
         gallery_labels=None if gallery is None else labels["gallery"],

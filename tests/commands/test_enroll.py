@@ -284,14 +284,14 @@ def test_default_sessions_of_flat_folders(files, option, how, found, tmp_path):
     classes = {
         name: [Path(picture(tmp_path / name / f"{file}.jpg", name)) for file in files] for name in ("red", "green")
     }
-    taken, guessed = sessions.by_file([classes], option, said.append)
+    taken, guessed = sessions.sessions_by_file([classes], option, said.append)
     assert (how in guessed, set(taken.values()), len(said)) == (True, set(found), option == "folder")
     if how:
         exif = Image.Exif()
         for i, file in enumerate(taken):
             exif[306] = f"2024:05:1{i % 2} 10:00:00"
             Image.new("RGB", (8, 8)).save(file, exif=exif)
-        taken, guessed = sessions.by_file([classes], option, said.append)
+        taken, guessed = sessions.sessions_by_file([classes], option, said.append)
         assert (guessed, len(set(taken.values()))) == ("sessions: 2 days in EXIF", 2)
 
 

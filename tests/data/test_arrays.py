@@ -194,7 +194,7 @@ def test_arrays_of_other_shapes() -> None:
     with run.batches(0, 1) as batches, pytest.raises(DataError, match=message):
         next(batches)
     with pytest.raises(DataError, match=r"1-1: is int32 \[11\], but the model takes int32 \[12\]"):
-        transforms.for_network(run.config.data, run.shape, splits["test"].read(1, None), "1-1")
+        transforms.fit_image(run.config.data, run.shape, splits["test"].read(1, None), "1-1")
 
 
 def test_spectrograms_and_vectors() -> None:

@@ -135,10 +135,10 @@ def test_of_several_copies_the_most_complete_counts(tmp_path: Path) -> None:
         files["sop/a/1.jpg"] = File(Path("sop/a/1.jpg"))
     layouts.written(tmp_path, {"x/t.txt": b"1", "y/t.txt": b"1"})
     files = {name: File(tmp_path / name) for name in ("x/t.txt", "y/t.txt")}
-    assert official.path_of(files, "t.txt", "") == "x/t.txt"
+    assert official.find_table(files, "t.txt", "") == "x/t.txt"
     (tmp_path / "y/t.txt").write_text("2")
     with pytest.raises(DataError, match=r"^x/t\.txt and y/t\.txt differ: give only"):
-        official.path_of(files, "t.txt", "")
+        official.find_table(files, "t.txt", "")
 
 
 def test_missing_images_are_one_line(

@@ -97,12 +97,12 @@ def test_one_line_in_training() -> None:
     rng = np.random.default_rng(0)
     apart = np.eye(8)[labels] + 0.05 * rng.normal(size=(60, 8))
     one = np.eye(8)[np.maximum(labels, 1)] + 0.05 * rng.normal(size=(60, 8))
-    line = look.summary({"test": split}, {"test": 7 * apart.astype(np.float32)})
+    line = look.summarise({"test": split}, {"test": 7 * apart.astype(np.float32)})
     assert line == f"look at 60 images of test: {look.NOTHING}"
-    line = look.summary({"test": split}, {"test": one.astype(np.float32)})
+    line = look.summarise({"test": split}, {"test": one.astype(np.float32)})
     assert line.startswith("look at 60 images of test: the images of 'ash' and 'elm' mix: ")
     assert "more" not in line
     both = {"test": split, "gallery": split}
-    line = look.summary(both, dict.fromkeys(both, apart.astype(np.float32)))
+    line = look.summarise(both, dict.fromkeys(both, apart.astype(np.float32)))
     assert "test and gallery: near-copies in two splits: 'test/" in line
     assert line.endswith(" (and 3 more lines of dml-jax inspect --look)")

@@ -52,7 +52,7 @@ def thumbnails(images: list[Image.Image]) -> np.ndarray:
 @pytest.mark.parametrize("kind", COPIES)
 def test_copies_are_found_and_no_others(kind: str) -> None:
     images = [drawn(seed) for seed in range(120)]
-    group, pairs = near_copies.find(thumbnails([*images, *map(COPIES[kind], images[:20])]))
+    group, pairs = near_copies.find_copies(thumbnails([*images, *map(COPIES[kind], images[:20])]))
     found = {tuple(sorted(pair)) for pair in group.argsort()[pairs].tolist()}
     planted = {(i, 120 + i) for i in range(20)}
     assert found <= planted
@@ -62,8 +62,8 @@ def test_copies_are_found_and_no_others(kind: str) -> None:
 def test_repeated_and_flat_images() -> None:
     """Equal thumbnails are one group without pairs, however many; flat ones are never alike."""
     flat = [Image.new("RGB", (40, 40), (shade, shade, shade)) for shade in (255, 255, 0)]
-    group, pairs = near_copies.find(thumbnails([*flat, *[drawn(0)] * 500]))
+    group, pairs = near_copies.find_copies(thumbnails([*flat, *[drawn(0)] * 500]))
     assert len(set(group[:3])) == 3
     assert len(set(group[3:])) == 1
     assert pairs.shape == (0, 2)
-    assert near_copies.find(thumbnails(flat))[1].shape == (0, 2)
+    assert near_copies.find_copies(thumbnails(flat))[1].shape == (0, 2)

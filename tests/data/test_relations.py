@@ -26,12 +26,12 @@ NAMES = ["red round", "red square", "blue round", "grey"]
 
 def test_weights_of_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = [[1, 1 / 3, 1 / 3, 0], [1 / 3, 1, 0, 0], [1 / 3, 0, 1, 0], [0, 0, 0, 1]]
-    found = relations.between_classes(PATH, NAMES)
+    found = relations.class_weights(PATH, NAMES)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
-    assert relations.between_classes("", NAMES) is None
+    assert relations.class_weights("", NAMES) is None
     neither = np.where(np.eye(4), 1, np.nan)
     monkeypatch.setattr("tests.plugins.relation.shared_tags", lambda a, b: neither)
-    np.testing.assert_array_equal(relations.between_classes(PATH, NAMES), neither)
+    np.testing.assert_array_equal(relations.class_weights(PATH, NAMES), neither)
 
 
 @pytest.mark.parametrize(
@@ -46,14 +46,14 @@ def test_weights_of_classes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_weights_that_are_none(relation: Callable[..., Any], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.plugins.relation.shared_tags", relation)
     with pytest.raises(ConfigError, match=message):
-        relations.between_classes(PATH, NAMES)
+        relations.class_weights(PATH, NAMES)
 
 
 def test_more_classes_than_have_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relations, "MOST", 3)
     message = "at most 3 training classes have weights, the data has 4; join classes"
     with pytest.raises(ConfigError, match=message):
-        relations.between_classes(PATH, NAMES)
+        relations.class_weights(PATH, NAMES)
 
 
 def test_a_method_that_compares_classes_only() -> None:

@@ -30,20 +30,20 @@ def photo(path: Path, date: str = "") -> Path:
 
 def test_where_sessions_come_from(tmp_path: Path) -> None:
     names = ["oak/train_1.jpg", "oak/test_2.jpg", "elm/x.jpg"]
-    assert sessions.find("^(train|test)_", names) == ["train", "test", ""]
-    assert sessions.find("[a-z]+_", names) == ["train_", "test_", ""]
-    assert sessions.find("folder", names) == ["oak", "oak", "elm"]
-    assert sessions.find("day", names, columns={"day": [3, None, "4"]}) == ["3", "", "4"]
+    assert sessions.find_sessions("^(train|test)_", names) == ["train", "test", ""]
+    assert sessions.find_sessions("[a-z]+_", names) == ["train_", "test_", ""]
+    assert sessions.find_sessions("folder", names) == ["oak", "oak", "elm"]
+    assert sessions.find_sessions("day", names, columns={"day": [3, None, "4"]}) == ["3", "", "4"]
     days = ["2024:05:31", "2024:06:01", ""]
     dated = [photo(tmp_path / f"{i}.jpg", day) for i, day in enumerate(days)]
-    assert sessions.find("date", names, dated) == days
-    assert sessions.find("", names, dated) == [""] * 3  # not all have a date
-    assert sessions.find("", names[:2], dated[:2]) == days[:2]
-    assert sessions.find("", names[:2], dated[:1] * 2) == [""] * 2  # all of one day
+    assert sessions.find_sessions("date", names, dated) == days
+    assert sessions.find_sessions("", names, dated) == [""] * 3  # not all have a date
+    assert sessions.find_sessions("", names[:2], dated[:2]) == days[:2]
+    assert sessions.find_sessions("", names[:2], dated[:1] * 2) == [""] * 2  # all of one day
     with pytest.raises(DataError, match=r"session=\^x_: fits none of 3 images, e\.g\. oak/train_1\.jpg"):
-        sessions.find("^x_", names)
+        sessions.find_sessions("^x_", names)
     with pytest.raises(ConfigError, match=r"session=\(: is neither a column nor a regular expression"):
-        sessions.find("(", names)
+        sessions.find_sessions("(", names)
 
 
 @pytest.mark.parametrize("date", ["0000:00:00", "    :  :  "])
@@ -88,9 +88,9 @@ def test_all_classes_together() -> None:
 
 def test_unknown_sessions_are_their_own() -> None:
     split = Split(np.zeros(3, np.int64), [*"abc"], unread, ["x"], metadata={"session": ["s", "", ""]})
-    (groups,) = sessions.groups({"test": split}).values()
+    (groups,) = sessions.session_groups({"test": split}).values()
     assert len(set(groups)) == 3
-    assert sessions.groups({"test": split._replace(metadata={})}) == {}
+    assert sessions.session_groups({"test": split._replace(metadata={})}) == {}
 
 
 def test_near_copies() -> None:

@@ -108,7 +108,7 @@ def test_links_and_twins_are_read(tmp_path: Path) -> None:
 
 def test_paths_of_tables_lead_to_their_files() -> None:
     """In the forms in which people write them."""
-    from dml_jax.data.files import located
+    from dml_jax.data.files import resolve_paths
 
     names = ["images/ö 1.jpg", "images/2.jpg", "2.jpg"]
     files = {name: File(Path(name)) for name in names}
@@ -116,5 +116,5 @@ def test_paths_of_tables_lead_to_their_files() -> None:
         "images/ö 1.jpg", "./images/ö 1.jpg", "images/../images//ö 1.jpg", "images\\ö 1.jpg",
         "images/o\u0308 1.jpg", "/elsewhere/data/images/ö 1.jpg", "C:\\data\\images\\ö 1.jpg",
     ):  # fmt: skip
-        assert located(files, "", [path, "2.jpg"]) == ["images/ö 1.jpg", "2.jpg"]
-    assert located(files, "images", ["2.jpg", "../2.jpg"]) == ["images/2.jpg", "2.jpg"]
+        assert resolve_paths(files, "", [path, "2.jpg"]) == ["images/ö 1.jpg", "2.jpg"]
+    assert resolve_paths(files, "images", ["2.jpg", "../2.jpg"]) == ["images/2.jpg", "2.jpg"]

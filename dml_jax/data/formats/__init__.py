@@ -41,13 +41,15 @@ def load(data: Data) -> dict[str, Split]:
     else:
         splits = prepared_data.load(data, module.RECIPE)
     if data.session:
-        splits = {name: sessions.added(split, data.session) for name, split in splits.items()}
+        splits = {
+            name: sessions.add_sessions(split, data.session) for name, split in splits.items()
+        }
     if data.class_split:
         splits = redrawn(splits, data.class_split)
     if data.split == "all":
         splits["train"] = together(list(splits.values()))
     if data.session:
-        sessions.check(with_gallery(splits), data.session)
+        sessions.check_sessions(with_gallery(splits), data.session)
     return splits
 
 
@@ -114,4 +116,4 @@ def load_labelled(path: Path, data: Data, options: Options = AUTO) -> dict[str, 
     labels = np.repeat(np.arange(len(classes)), [len(images) for images in classes.values()])
     read = prepared_data.file_reader(files, data)
     split = Split(labels, files, read, list(classes), files=files)
-    return {"test": sessions.added(split, options.session)}
+    return {"test": sessions.add_sessions(split, options.session)}

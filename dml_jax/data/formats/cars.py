@@ -107,9 +107,9 @@ def _folders(files: Files, titles: dict[int, str]) -> list[Entry]:
             entries.append(Entry(path, files[path], folder, split))
         else:
             where = f"{path} is in no class folder of Cars196"
-            raise DataError(f"{where}; {EXPECTED}; {official.found(files)}")
+            raise DataError(f"{where}; {EXPECTED}; {official.describe_files(files)}")
     if not entries:
-        raise DataError(f"{EXPECTED}; {official.found(files)}; {official.ANOTHER}")
+        raise DataError(f"{EXPECTED}; {official.describe_files(files)}; {official.ANOTHER}")
     return entries
 
 
@@ -137,7 +137,7 @@ def _titles(files: Files) -> dict[int, str]:
 def _mat(files: Files, table: str) -> tuple[str, dict[str, np.ndarray]]:
     from scipy.io import loadmat
 
-    path = official.path_of(files, table, "Cars196")
+    path = official.find_table(files, table, "Cars196")
     with reading(path):
         content = loadmat(io.BytesIO(files[path].read()), squeeze_me=True)
         return path, {key: np.atleast_1d(value) for key, value in content.items()}

@@ -5,10 +5,10 @@
     images/7.jpg,elm,test,query,north
     images/8.jpg,elm,test,gallery,south
 
-Paths are relative to the folder of the table, see `files.located`. Without a split column, the
-classes are split into training and test. Other usual names of columns are understood as well; those
-that are not used, such as shop, are exported as metadata; columns without a name are not. Tables
-that are named like splits, such as train.csv and test.csv, are one if they have the same columns.
+Paths are relative to the folder of the table, see `files.resolve_paths`. Without a split column,
+the classes are split into training and test. Other usual names of columns work, too. Other columns,
+such as shop, are exported as metadata, unless they have no name. Tables with the names of splits,
+such as train.csv and test.csv, are one if they have the same columns.
 """
 
 import csv
@@ -16,7 +16,7 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 
-from dml_jax.data.files import Entry, Files, file_at, located
+from dml_jax.data.files import Entry, Files, file_at, resolve_paths
 from dml_jax.data.sources import AUTO, NAME_SPLITS, Options, Recipe, Table, words_of
 from dml_jax.errors import DataError
 from dml_jax.files import reading, text_of
@@ -67,16 +67,15 @@ def _rows(files: Files, table: str, split: str) -> list[Entry]:
         raise DataError(f"{table}: {has}; must have path, label[, split, role], once")
     if not rows:
         raise DataError(f"{table}: has no rows below the names of its columns")
-    names = located(files, table.rpartition("/")[0], [row[path] or "" for row in rows])
+    names = resolve_paths(files, table.rpartition("/")[0], [row[path] or "" for row in rows])
     for number, row in enumerate(rows, start=2):
         if None in row:
             raise DataError(f"{table}, line {number}: has more cells than columns")
         if empty := [name for name in (path, label) if not (row[name] or "").strip()]:
             raise DataError(f"{table}, line {number}: has no {empty[0]}")
-    kept = [{name: row[name] for name in columns} for row in rows]
     return [
-        Entry(name, file_at(files, name), "", split, row)
-        for name, row in zip(names, kept, strict=True)
+        Entry(name, file_at(files, name), "", split, {column: row[column] for column in columns})
+        for name, row in zip(names, rows, strict=True)
     ]
 
 
@@ -102,9 +101,9 @@ def read_columns(rows: Sequence[Entry], options: Options, doubts: list[str]) -> 
     if len(flags) == 1 and role_flags and not (splits or role):
         # A single column, such as is_query, may be about test images only.
         (flag,), (texts,) = role_flags, (cells[name] for name in flags)
-        asked = {c for c, text in zip(cells[label], texts, strict=True) if text.lower() in TRUE}
-        others = {c for c, text in zip(cells[label], texts, strict=True) if text.lower() in FALSE}
-        if 2 * len(asked & others) > min(len(asked), len(others)):
+        cases = [(text.lower() in TRUE, c) for text, c in zip(texts, cells[label], strict=True)]
+        one, other = ({name for case, name in cases if case is side} for side in (True, False))
+        if 2 * len(one & other) > min(len(one), len(other)):
             rest = ROLES[min(ROLES.keys() - {flag})]
 
     def split_of(i: int) -> str:
@@ -125,7 +124,7 @@ def read_columns(rows: Sequence[Entry], options: Options, doubts: list[str]) -> 
     uses += [f"{name!r} tells {flag} images" for name, flag in flags.items()]
     metadata = [name for name in free if name not in flags and name != splits]
     uses += [f"metadata: {', '.join(map(repr, metadata))}"] if metadata else []
-    decided = [
+    images = [
         row._replace(
             class_name=str(row.metadata[label]),
             split=split_of(i) or row.split,
@@ -133,7 +132,7 @@ def read_columns(rows: Sequence[Entry], options: Options, doubts: list[str]) -> 
         )
         for i, row in enumerate(rows)
     ]
-    return Table(decided, doubts, ", ".join(uses))
+    return Table(images, doubts, ", ".join(uses))
 
 
 def _split_column(

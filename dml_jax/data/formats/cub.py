@@ -29,15 +29,15 @@ def read(files: Files, options: Options = AUTO) -> Table:
         split = "train" if int(match[1]) <= TRAINING_CLASSES else "test"
         entries.append(Entry(name, file, label, split))
     if not entries:
-        raise DataError(f"{EXPECTED}; {official.found(files)}; {official.ANOTHER}")
+        raise DataError(f"{EXPECTED}; {official.describe_files(files)}; {official.ANOTHER}")
     return Table(entries)
 
 
 def _listed(files: Files) -> dict[str, File]:
     """The images in `images.txt`, by name; empty if there is no such table."""
-    if not official.named(files, "images.txt"):
+    if not official.find_paths(files, "images.txt"):
         return {}
-    table = official.path_of(files, "images.txt", "CUB-200-2011")
+    table = official.find_table(files, "images.txt", "CUB-200-2011")
     with reading(table):
         rows = [(name, "", "") for _, name in read_rows(files, table)]
     return {entry.id: entry.file for entry in official.find_images(files, table, rows)}

@@ -64,8 +64,8 @@ def read_folders(rows: Sequence[Entry], options: Options, doubts: list[str]) -> 
     inner = _without_shared(inner, images)
     loose = {place for place, names in inner.items() if not names}
     inside = inner.keys() - loose
-    for left, where in ((loose, "no class folder"), (outside, "none of the folders of splits")):
-        if stray := [row.id for row, place in zip(rows, places, strict=True) if place in left]:
+    for strays, where in ((loose, "no class folder"), (outside, "none of the folders of splits")):
+        if stray := [row.id for row, place in zip(rows, places, strict=True) if place in strays]:
             verb = "is" if len(stray) == 1 else "are"
             what = f"{counted(len(stray), 'image')}, e.g. {stray[0]!r}, {verb} in {where}"
             if len(stray) > sum(images[place] for place in inside):
@@ -139,8 +139,8 @@ def _check_words(folders: Collection[Folders], options: Options, doubts: list[st
             f"{NAME_SPLITS}, --splits=none takes them for classes"
         )
     if names:
-        shown = ", ".join(map(repr, names[:4]))
-        doubts.append(f"read as classes, although their names look like splits: {shown}")
+        examples = ", ".join(map(repr, names[:4]))
+        doubts.append(f"read as classes, although their names look like splits: {examples}")
 
 
 def _classes(

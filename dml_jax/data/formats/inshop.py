@@ -18,7 +18,7 @@ def read(files: Files, options: Options = AUTO) -> Table:
 
     They may also be the larger ones of img_highres.zip, which have the same names.
     """
-    table = official.path_of(files, TABLE, EXPECTED)
+    table = official.find_table(files, TABLE, EXPECTED)
     with reading(table):
         rows = [  # below a number and a header
             (name, item, SPLITS[status]) for name, item, status in read_rows(files, table)[2:]
@@ -27,7 +27,7 @@ def read(files: Files, options: Options = AUTO) -> Table:
 
 
 def recognised(files: Files) -> bool:
-    return bool(official.named(files, TABLE))
+    return bool(official.find_paths(files, TABLE))
 
 
 RECIPE = Recipe(

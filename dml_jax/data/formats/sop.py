@@ -14,7 +14,7 @@ def read(files: Files, options: Options = AUTO) -> Table:
     Stanford_Online_Products.zip, in any folder."""
     entries = []
     for split in ("train", "test"):
-        table = official.path_of(files, f"Ebay_{split}.txt", EXPECTED)
+        table = official.find_table(files, f"Ebay_{split}.txt", EXPECTED)
         with reading(table):
             lines = read_rows(files, table)[1:]
             rows = [(path, f"{int(label):05d}", split) for _, label, _, path in lines]
@@ -23,7 +23,7 @@ def read(files: Files, options: Options = AUTO) -> Table:
 
 
 def recognised(files: Files) -> bool:
-    return bool(official.named(files, "Ebay_train.txt", "Ebay_test.txt"))
+    return bool(official.find_paths(files, "Ebay_train.txt", "Ebay_test.txt"))
 
 
 RECIPE = Recipe(

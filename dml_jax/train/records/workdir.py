@@ -64,7 +64,7 @@ class RunRecord:
     data_hash: str
     classes: Count
     images: Count
-    shape: Annotated[tuple[Count | str, ...], AfterValidator(arrays.check)]
+    shape: Annotated[tuple[Count | str, ...], AfterValidator(arrays.check_shape)]
     x64: bool = False
     teacher: dict[str, Any] | None = None
     class_names: list[str] | None = None  # names of the training classes
