@@ -19,5 +19,8 @@ FACTS = Facts(
         f"{AVERAGE} method.w_div=2",
         "cub_crt method.lambda2=0 method.consistency=sum",
     ],
+    beside=[
+        ("cub_baseline:multi_similarity", "paper", {"paper (227 x 227 pixels, another recipe; selection not stated)"})
+    ],
     free=[("cub_crt", "last", {"tested_branch"}), ("cub_crt", "test", set())],
 )

@@ -7,5 +7,6 @@ FACTS = Facts(
     number=3,
     weights={"bn_inception"},
     without_effect=["cub_group_loss method.anchors=9"],
+    photos=("omniglot_group_loss", ""),
     unused=lambda method: {"embedding"},
 )

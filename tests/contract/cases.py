@@ -1,14 +1,34 @@
 """How the tests of the contract examine a method. `P.py` beside this file says it for the methods
-of paper P, and has the small runs that `benchmarks/interruptions.py` interrupts."""
+of paper P, has the small runs that `benchmarks/interruptions.py` interrupts and, as FROZEN, a configuration, parameter
+groups to freeze, and the groups of batch statistics with other names."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
+import numpy as np
+
 from dml_jax.backbones.contract import Backbone
-from dml_jax.methods.contract import Method, TrainingSet
+from dml_jax.methods.contract import Batch, Method, TrainingSet
 from tests import toys
 
 DATA = TrainingSet(classes=8, images=64)
+
+
+def degenerate(views: int, classes: int = DATA.classes) -> dict[str, Batch]:
+    usual = toys.batch(views)
+    images, labels = np.asarray(usual.images), np.asarray(usual.labels)
+    same, rows = np.broadcast_to(images[:, :1], images.shape), np.arange(len(labels), dtype=np.int32)
+    cases = {
+        "duplicates": (same, labels),
+        "pairs of duplicates": (images[:, ::2].repeat(2, axis=1), rows // 2 % classes),
+        "zero images": (0 * images, labels),
+        "one class": (images, 0 * labels),
+        "one class of duplicates": (same, 0 * labels),
+        "singletons, or nearly": (images, rows % classes),
+        "opposite": (np.where(rows[:, None, None, None] % 2 == 0, same, 255 - same), labels),
+    }
+    return {k: Batch(jnp.asarray(x), jnp.asarray(y), usual.index) for k, (x, y) in cases.items()}
 
 
 class Small(NamedTuple):

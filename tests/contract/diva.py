@@ -29,6 +29,7 @@ SMALL = {
         reverses="dml_jax.methods.diva.equations.reverse_gradient",
     )
 }
+FROZEN = (CONFIG, ("backbone", "embedding"), {})
 WIDE = diva.Config(embedding_dim=DIM, queue_batches=2)
 LARGE = {"diva": Large(lambda: (diva.build(WIDE, BODY, LARGE_DATA), None))}
 INTERRUPTED = {"diva": ("omniglot_diva", "method.embedding_dim=8", "method.psi_dim=8")}

@@ -15,14 +15,14 @@ from jax.sharding import AxisType, Mesh
 from dml_jax.backbones.convolution import batches_over
 from dml_jax.config import choices, plugin_module
 from dml_jax.evaluation import metrics
-from dml_jax.methods.contract import Aux, Batch, Method
+from dml_jax.methods.contract import Aux, Method
 from dml_jax.train import step
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import device_mesh
 from dml_jax.train.method_wrappers import chunked, computed_in
 from dml_jax.train.step import TrainState
 from tests import toys
-from tests.contract.cases import DATA
+from tests.contract.cases import DATA, degenerate
 from tests.contract.methods import SMALL
 
 
@@ -167,22 +167,6 @@ def test_rows_are_encoded_independently_and_logs_are_scalars(name: str) -> None:
     assert isinstance(aux, Aux)
     assert all(np.ndim(x) == 0 for x in (value, *aux.metrics.values()))
     assert jax.tree.structure(aux.model_state) == jax.tree.structure(state.model_state)
-
-
-def degenerate(views: int) -> dict[str, Batch]:
-    usual = toys.batch(views)
-    images, labels = np.asarray(usual.images), np.asarray(usual.labels)
-    same = np.broadcast_to(images[:, :1], images.shape)
-    rows = np.arange(len(labels), dtype=np.int32)
-    cases = {
-        "duplicates": (same, labels),
-        "zero images": (0 * images, labels),
-        "one class": (images, 0 * labels),
-        "one class of duplicates": (same, 0 * labels),
-        "nearly singletons": (images, rows % DATA.classes),
-        "opposite": (np.where(rows[:, None, None, None] % 2 == 0, same, 255 - same), labels),
-    }
-    return {k: Batch(jnp.asarray(x), jnp.asarray(y), usual.index) for k, (x, y) in cases.items()}
 
 
 @every_method

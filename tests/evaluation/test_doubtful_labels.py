@@ -37,7 +37,8 @@ def test_spread_rows() -> None:
     floor = doubtful_labels.FLOOR * (scales**2).mean()
     expected = (rows - rows.mean(axis=0)) / (scales**2 + floor) ** 0.25
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)
-    np.testing.assert_allclose(np.abs(made @ made.T), np.abs(expected @ expected.T), atol=0.05)
+    some = slice(300)
+    np.testing.assert_allclose(np.abs(made[some] @ made[some].T), np.abs(expected[some] @ expected[some].T), atol=0.05)
 
 
 def test_probabilities_of_planted_errors() -> None:

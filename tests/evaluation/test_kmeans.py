@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from dml_jax.evaluation import kmeans
-from tests.evaluation import brute
 
 
 def blobs(seed, k=12, count=300, width=16, spread=0.6):
@@ -109,15 +108,18 @@ def test_far_from_the_origin_and_out_of_the_range_of_squares(exponent, shift):
 
 @pytest.mark.parametrize("init", ["k-means++", "given"])
 def test_far_groups(init):
-    points, _ = brute.far_groups()
-    result = kmeans.fit(points, 21, init=points[:21] if init == "given" else init)
+    """Twelve blobs in six groups, which are much farther apart than the points of a group."""
+    groups = 1e4 * np.sign(np.random.default_rng(0).normal(size=(6, 16)))[np.arange(300) % 6]
+    points = (groups + np.random.default_rng(1).normal(size=(12, 16))[np.arange(300) % 12]).astype(np.float32)
+    points += blobs(2, k=1, spread=0.3) - blobs(2, k=1, spread=0)
+    result = kmeans.fit(points, 12, init=points[:12] if init == "given" else init)
     assert result.centers.dtype == np.float32
     if init == "given":
-        centers, nearest, inertia, _ = lloyd(points, points[:21], 300)
+        centers, nearest, inertia, _ = lloyd(points, points[:12], 300)
         np.testing.assert_array_equal(result.assignments, nearest)
         assert result.inertia == pytest.approx(inertia, rel=1e-6)
         np.testing.assert_allclose(result.centers, centers, rtol=1e-6)
     exact = points.astype(np.float64)
-    means = np.stack([exact[result.assignments == i].mean(axis=0) for i in range(21)])
+    means = np.stack([exact[result.assignments == i].mean(axis=0) for i in range(12)])
     distances = np.linalg.norm(exact[:, None] - means[None], axis=-1)
     np.testing.assert_array_equal(result.assignments, distances.argmin(axis=1))

@@ -46,24 +46,39 @@ def test_zero_rows_are_as_far_as_orthogonal_ones():
     assert found["rank"].tolist() == [4, 2, 1]
 
 
+QUERIES, GALLERY = rows(0, 170), rows(1)
+NEAR = np.concatenate([QUERIES + 0.3 * rows(2, 170), GALLERY[170:]])
+SMALL, SIDE = (
+    np.float32(1e-4) * rows(6),
+    np.where(np.arange(230) % 2, 1, -1)[:, None],
+)  # two groups, in which rows find themselves
+
+
 @pytest.mark.parametrize(
-    ("metric", "exclude_self", "k"),
-    [("cosine", True, 10), ("cosine", False, 1), ("euclidean", False, 120), ("euclidean", True, 1)],
+    ("queries", "gallery", "metric", "k", "exclude_self", "tolerance"),
+    [
+        (QUERIES, NEAR, "cosine", 10, True, 2e-6),
+        (QUERIES, NEAR, "cosine", 1, False, 2e-6),
+        (QUERIES, NEAR, "euclidean", 120, False, 2e-6),
+        (QUERIES, NEAR, "euclidean", 1, True, 2e-6),
+        *((u * (rows(5) + SMALL), u * rows(5), "euclidean", 1, False, 0) for u in np.float32([1e-4, 1e4])),
+        *((*[1 + spread * rows(7).astype(float)] * 2, "cosine", 10, True, 0) for spread in (1e-4, 1e-2, 0.1)),
+        (*[(1e3 * SIDE + 0.1 * rows(8)).astype("f4")] * 2, "euclidean", 3, False, 0),
+        (*[1e8 * SIDE + 0.1 * rows(8).astype("f8")] * 2, "euclidean", 3, False, 0),
+    ],
 )
-def test_against_brute_force(metric, exclude_self, k):
-    queries, gallery = rows(0, 170), rows(1)
-    gallery[:170] = queries + 0.3 * rows(2, 170)
-    found = neighbors.search(queries, gallery, k, metric=metric, exclude_self=exclude_self)
-    check(found, queries, gallery, k, metric, exclude_self=exclude_self, rtol=2e-6, atol=2e-6)
+def test_against_brute_force(queries, gallery, metric, k, exclude_self, tolerance):
+    """Also small distances between long rows, in narrow cones and in groups that are far apart."""
+    found = neighbors.search(queries, gallery.copy(), k, metric=metric, exclude_self=exclude_self)
+    check(found, queries, gallery, k, metric, exclude_self=exclude_self, rtol=max(tolerance, 1e-6), atol=tolerance)
 
 
 @pytest.mark.parametrize("exponent", [-1000, 1000])
 def test_distances_that_float32_does_not_hold(exponent):
-    queries, gallery = rows(0, 170), rows(1)
-    large = (np.ldexp(side.astype(np.float64), exponent) for side in (queries, gallery))
+    large = (np.ldexp(side.astype(np.float64), exponent) for side in (QUERIES, GALLERY))
     distances, indices = neighbors.search(*large, 5, metric="euclidean")
     found = np.ldexp(distances, -exponent), indices
-    check(found, queries, gallery, 5, "euclidean", rtol=2e-6)
+    check(found, QUERIES, GALLERY, 5, "euclidean", rtol=2e-6)
 
 
 @pytest.mark.parametrize(("count", "memory"), [(8, None), (2, 5_000)])  # 2 tiles of 4 at once
@@ -88,29 +103,6 @@ def test_both_forms_of_merging_order_ties_by_index(way, dtype, x64):
     merged = jax.jit(way, static_argnums=0)(25, scores, indices)
     for found, given in zip(merged, (scores, indices), strict=True):
         np.testing.assert_array_equal(found, np.take_along_axis(given, order, axis=1))
-
-
-@pytest.mark.parametrize("unit", [1e-4, 1e4])
-def test_small_distances_between_long_rows_are_accurate(unit):
-    gallery = np.float32(unit) * rows(5, 100)
-    queries = gallery + np.float32(1e-4 * unit) * rows(6, 100)
-    found = neighbors.search(queries, gallery, 1, metric="euclidean")
-    check(found, queries, gallery, 1, "euclidean")
-
-
-@pytest.mark.parametrize("spread", [1e-4, 1e-2, 0.1])
-def test_narrow_cones(spread):
-    points, _ = brute.narrow_cone(spread, 300)
-    found = neighbors.search(points, points, 10, exclude_self=True)
-    check(found, points, points, 10, "cosine", exclude_self=True)
-
-
-@pytest.mark.parametrize(("shift", "dtype"), [(1e3, np.float32), (1e8, np.float64)])
-def test_rows_find_themselves_in_far_groups(shift, dtype):
-    side = np.where(np.arange(300) % 2, shift, -shift)[:, None]
-    points = (side + 0.1 * np.random.default_rng(0).normal(size=(300, 8))).astype(dtype)
-    found = neighbors.search(points, points.copy(), 3, metric="euclidean")
-    check(found, points, points, 3, "euclidean")
 
 
 @pytest.mark.parametrize("count", [1, 3])

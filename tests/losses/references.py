@@ -34,6 +34,18 @@ def between(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.linalg.norm(unit(a)[:, None] - unit(b)[None], axis=-1)
 
 
+def manhattan(a: jax.Array, b: jax.Array) -> jax.Array:
+    return jnp.abs(a[:, None] - b[None]).sum(axis=2)
+
+
+def with_duplicates() -> np.ndarray:
+    """Twelve rows: copies within a class (0, 1), across classes (0, 3 and 8, 5), and zero rows (4, 6, 7, 11)."""
+    x = np.random.default_rng(9).normal(size=(12, 5)).astype(np.float32)
+    x[[1, 3]], x[5] = x[0], x[8]
+    x[[4, 6, 7, 11]] = 0
+    return x
+
+
 S, D, C = unit(X) @ unit(X).T, between(X, X), unit(X) @ unit(PROXIES).T
 # A relation that is not equality of labels: shared tags, as weights of the positive pairs.
 TAGS = np.random.default_rng(5).random((12, 5)) < 0.3

@@ -16,7 +16,6 @@ from dml_jax.losses import cross_batch_memory, mining, pairwise, signature
 from dml_jax.methods.baseline import LOSSES, PAIR_LOSSES, takes
 from tests.losses import references as ref
 from tests.losses.references import BETA, KEY, LABELS, NEGATIVE, POSITIVE, ROWS, D, S, X
-from tests.losses.test_values import manhattan
 
 equal = partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-12)
 every_loss = pytest.mark.parametrize("name", PAIR_LOSSES)
@@ -262,7 +261,7 @@ def test_a_loss_of_ones_own_takes_everything(x64: None) -> None:
     mean, plain, each = jax.jit(
         lambda x: (
             given(x, positive=WEIGHTS, negative=FAR),
-            given(x, LABELS, scale=1.0, weights=ROWS, distance=manhattan),
+            given(x, LABELS, scale=1.0, weights=ROWS, distance=ref.manhattan),
             given(x, LABELS, reduce=None),
         )
     )(X)

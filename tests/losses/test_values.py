@@ -20,10 +20,9 @@ from dml_jax.config.fields import parse_entries
 from dml_jax.errors import ConfigError
 from dml_jax.losses import classification, pair_losses, ranking, signature
 from dml_jax.losses import similarity_losses as ms
-from dml_jax.losses.mining import Triplets
 from dml_jax.methods.baseline import LOSSES, takes
 from tests.losses import references as ref
-from tests.losses.references import BETA, CASES, LABELS, NEGATIVE, POSITIVE, X, by_default, compiled
+from tests.losses.references import CASES, LABELS, NEGATIVE, POSITIVE, X, by_default, compiled, manhattan
 
 FOLDER = Path(__file__).parent
 
@@ -82,8 +81,25 @@ def test_options_of_other_types_and_traced_ones() -> None:
     assert recall(X, LABELS) >= 0
 
 
-def manhattan(a: jax.Array, b: jax.Array) -> jax.Array:
-    return jnp.abs(a[:, None] - b[None]).sum(axis=2)
+# All losses have one decorator. What it does with arrays differs between these: with tables, with one and mining, on
+# pairs, drawn.
+@pytest.mark.parametrize("name", ["cross_entropy", "margin", "contrastive", "n_pair"])
+def test_labels_and_weights_of_other_types(name: str) -> None:
+    """Lists, narrow types, text (also in arrays of objects, as pandas has it), and integers that are equal in the lower
+    32 bits; the latter two are classes of no table."""
+    text, wide, weights = list("cccddfffpppm"), LABELS.astype(np.int64), np.arange(12)
+    kinds = [(LABELS, weights), (LABELS.astype(np.uint8), weights.astype(np.float16))]
+    kinds += [(LABELS.tolist(), weights.tolist())]
+    if name in ("contrastive", "n_pair"):
+        large = (wide * 2**32, wide.astype(np.uint64) * 2**61, -wide * 2**40)
+        kinds += [(labels, weights) for labels in (text, np.array(text, object), *large)]
+
+    @jax.jit
+    def every(x: jax.Array, labels: jax.Array, weights: jax.Array) -> list[jax.Array]:
+        return [by_default(name)(x, y, weights=w) for y, w in ((labels, weights), *kinds)]
+
+    expected, *found = every(X, LABELS, weights)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 ALL = partial(losses.triplet, mining="all", squared=False)
@@ -156,23 +172,6 @@ def test_logits_of_narrow_types_are_not_narrow(dtype: str) -> None:
     expected = np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(3), labels]
     found = losses.softmax(x.astype(dtype), labels, kernel.astype(dtype), np.arange(3.0))
     assert float(found) == pytest.approx(expected.mean(), rel=1e-6)
-
-
-def test_margin_loss_per_active_pair(x64: None) -> None:
-    """As in pytorch-metric-learning: both hinges of a triplet count, and the boundaries are
-    divided, too; without an active pair the loss is 0."""
-    triplets = [(a, (a + 1) % 12, (a + 5) % 12) for a in range(12) if a % 4]
-    beta = BETA[LABELS[[a for a, *_ in triplets]]]
-    hinges = ref.hinges(triplets, beta)
-    active = (hinges > 0).sum()
-    assert len(triplets) < active < 2 * len(triplets)
-    given = Triplets(*np.array([*triplets, (0, 0, 0)]).T, valid=np.arange(len(triplets) + 1) < len(beta))
-    loss = jax.jit(partial(pair_losses.margin_loss, nu=0.1, divisor="pairs"))
-    found = loss(ref.unit(X), LABELS, given, BETA, margin=0.2)
-    np.testing.assert_allclose(found, (hinges.sum() + 0.1 * beta.sum()) / active, rtol=1e-12)
-    far = Triplets(*np.array([[0, 1, 2]]).T, valid=np.array([True]))
-    x = np.array([[0.0, 1], [0.0, 1], [1.0, 0]])
-    assert loss(x, np.array([0, 0, 1]), far, np.ones(2), margin=0.2) == 0
 
 
 def test_contrastive_margins(x64: None) -> None:

@@ -12,7 +12,6 @@ from dml_jax import losses
 from dml_jax.methods.baseline import LOSSES
 from tests.losses import references as ref
 from tests.losses.references import EYE, KEY, LABELS, OF_CLASSES, POSITIVE, PROXIES, X
-from tests.losses.test_derivatives import with_duplicates
 
 # By loss: options. What lifted structure and N-pair give is compared below.
 CASES: dict[str, dict[str, Any]] = {name: {} for name in (*OF_CLASSES, *LOSSES)} | {
@@ -50,7 +49,7 @@ def test_anchors_count_as_often_as_their_weights(case: str, x64: None) -> None:
     functions = [jax.jit(jax.value_and_grad(function)) for function in (weighted, repeated)]
     for seed in range(6):
         rng = np.random.default_rng(seed)
-        x, labels = (rng.normal(size=(12, 5)), LABELS) if seed else (with_duplicates(), 0 * LABELS)
+        x, labels = (rng.normal(size=(12, 5)), LABELS) if seed else (ref.with_duplicates(), 0 * LABELS)
         given = *map(jnp.asarray, (x.astype(float), labels)), rng.integers(12, size=12)
         (value, gradient), (expected, slopes) = (function(*given) for function in functions)
         equal(value, expected)

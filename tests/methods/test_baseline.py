@@ -20,6 +20,7 @@ from dml_jax.methods.contract import Batch, TrainingSet
 from dml_jax.train import step
 from dml_jax.train.step import digest
 from tests import toys
+from tests.contract.cases import degenerate
 from tests.plugins import distance
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "extend.md"
@@ -54,23 +55,15 @@ def test_every_loss_takes_finite_steps(loss: Any) -> None:
     config = baseline.make_config(loss, embedding_dim=5, memory=24 if loss in baseline.PAIR_LOSSES else 0)
     dtype = jnp.bfloat16 if loss in baseline.PAIR_LOSSES else jnp.float32
     method, state, update = built(config, dtype, rate=1e-3)
-    images = np.asarray(batch().images)
-    cases = {
-        "regular": batch(),
-        "one class": batch(np.zeros(SIZE)),
-        "singletons": batch(np.arange(SIZE)),
-        "one image": batch()._replace(images=images[:, :1].repeat(SIZE, axis=1)),
-        "black": batch()._replace(images=np.zeros_like(images)),
-        "duplicates": batch(np.arange(SIZE) // 2)._replace(images=images[:, ::2].repeat(2, axis=1)),
-    }
+    cases = {"regular": batch()} | degenerate(1, classes=SIZE)
     for name, case in cases.items():
-        after, terms = update(state, jax.tree.map(jnp.asarray, case), jax.random.key(1))
+        after, terms = update(state, case, jax.random.key(1))
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((after, terms))), name
         assert terms["loss"].dtype == jnp.float32
         if name == "regular":
             assert digest(after.params) != digest(state.params)
     assert update._cache_size() == 1
-    embedded = jax.jit(method.embed)(state.params, state.model_state, images[0])
+    embedded = jax.jit(method.embed)(state.params, state.model_state, batch().images[0])
     lengths = np.linalg.norm(np.asarray(embedded, np.float32), axis=1)
     np.testing.assert_allclose(lengths, 1, rtol=1e-5)
 
@@ -199,25 +192,6 @@ def test_the_memory_adds_the_loss_against_this_batch_and_past_ones() -> None:
     expected = float(contrastive(x, batch().labels, candidates=memory))
     assert past[3] == pytest.approx(expected, rel=1e-4)
     assert in_batch[3] == pytest.approx(float(contrastive(x, batch().labels)), rel=1e-4)
-
-
-def test_parameters_of_the_losses() -> None:
-    shapes = {}
-    for loss in LOSSES:
-        config = baseline.make_config(loss, embedding_dim=5)
-        method = baseline.build(config, toys.linear(), TrainingSet(6, 6))
-        params, model_state = jax.eval_shape(method.init, jax.random.key(0), batch())
-        found = jax.tree.map(jnp.shape, params)
-        assert found.keys() == {"backbone", "embedding", "loss"}
-        assert found["embedding"] == {"kernel": (7, 5), "bias": (5,)}
-        assert set(model_state) == {"backbone"}
-        shapes[loss] = found["loss"]
-    assert shapes["cross_entropy"] == {"kernel": (5, 6), "bias": (6,)}
-    assert shapes["soft_triple"] == {"proxies": (6, 10, 5)}
-    assert shapes["subcenter_arcface"] == {"proxies": (6, 3, 5)}
-    assert shapes["margin"] == {"beta": (6,)}
-    assert shapes["proxy_anchor"] == {"proxies": (6, 5)}
-    assert all(shapes[loss] == {} for loss in baseline.PAIR_LOSSES if loss != "margin")
 
 
 def test_initial_parameters_of_the_losses() -> None:

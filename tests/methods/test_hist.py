@@ -1,7 +1,7 @@
 """HIST: placebos for the hyperedges, and statistics of whether the hyperedges are at work."""
 
 from functools import partial
-from typing import Any, get_args
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,6 @@ import pytest
 
 from dml_jax.methods.contract import TrainingSet
 from dml_jax.methods.hist import method as hist
-from dml_jax.methods.hist.method import Tuplets
 from dml_jax.train import step
 from tests import toys
 
@@ -60,9 +59,9 @@ def test_a_batch_of_one_class_has_no_statistics() -> None:
 
 
 def test_a_step() -> None:
-    """With the same parameters, finite losses that all differ, and a diagnosis of HIST itself."""
+    """With the same parameters, finite losses that differ, and a diagnosis of HIST itself."""
     losses, batch = {}, toys.batch(1)
-    for tuplets in get_args(Tuplets):
+    for tuplets in ("semantic", "none"):
         config = hist.Config(**SMALL, tuplets=tuplets)
         method = hist.build(config, toys.backbone(), TrainingSet(4, 16))
         if tuplets == "semantic":
@@ -75,4 +74,4 @@ def test_a_step() -> None:
         value, _ = loss(params, state, batch, jnp.zeros((), jnp.int32), jax.random.key(1))
         losses[tuplets] = float(value)
     assert np.isfinite([*losses.values()]).all()
-    assert len(set(losses.values())) == 4
+    assert len(set(losses.values())) == 2

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dml_jax.backbones import functional, layers
+from dml_jax.backbones import functional
 from dml_jax.methods.contract import Method, TrainingSet
 from dml_jax.methods.mpn import method as mpn
 from dml_jax.methods.mpn import refinement
@@ -209,33 +209,26 @@ def test_placebos_have_all_parameters(messages: Any) -> None:
 
 
 @pytest.mark.parametrize("equations", ["authors", "paper"])
-def test_rows_are_those_of_the_forward_pass(equations: Any, monkeypatch: Any) -> None:
-    """The reference is `teach`, which runs the network as training does, without dropout."""
+def test_attention_of_a_batch(equations: Any) -> None:
+    """That of all layers without dropout, from the embeddings before message passing."""
     config = mpn.Config(embedding_dim=8, heads=2, layers=2, equations=equations)
-    method = mpn.build(config, toys.backbone(), TrainingSet(4, 16))
-    batch = toys.batch(1, classes=4)
-    params, model_state = method.init(jax.random.key(0), batch)
-    attend, used = layers.attend, []
-
-    def watched(weights: jax.Array, values: jax.Array) -> jax.Array:
-        used.append(weights)
-        return attend(weights, values)
+    method, network = mpn.build(config, toys.backbone(), DATA), mpn.MessagePassingNetwork(config, CLASSES)
+    (params, state), images = toys.drawn(method), toys.batch(1).images
 
     @jax.jit
-    def forward(params: Any, model_state: Any, images: jax.Array) -> jax.Array:
-        encoded, _ = method.encode(params, model_state, images, train=False)
-        method.hooks.teach(params, model_state, encoded)
-        return jnp.stack(used)
+    def both(params: Any, state: Any, images: jax.Array) -> Any:
+        nodes = network.apply({"params": params["mpn"]}, method.embed(params, state, images[0]), method="initial_nodes")
+        outputs = network.apply({"params": params["mpn"]}, nodes, method="propagate")
+        found = mpn.batch_attention(method.encode, network, params, state, images)
+        return found, jnp.stack([attention for _, attention in outputs])
 
-    with monkeypatch.context() as patched:
-        patched.setattr("dml_jax.methods.mpn.method.attend", watched)
-        expected = forward(params, model_state, batch.images)
-    network = mpn.MessagePassingNetwork(config, 4)
-    found = jax.jit(partial(mpn.batch_attention, method.encode, network))(params, model_state, batch.images)
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    found, expected = both(params, state, images)
     assert found.shape == (2, 2, 16, 16)
-    total = np.asarray(found).sum(axis=-1)
-    assert (total < 0.99).all() if equations == "authors" else np.allclose(total, 1, atol=1e-5)
+    if equations == "authors":  # whose nodes are of unit length
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+    else:
+        np.testing.assert_allclose(found.sum(axis=-1), 1, rtol=1e-5)
+        assert np.ptp(found) > 0.01
 
 
 def test_attention_statistics() -> None:

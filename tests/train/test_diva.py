@@ -15,7 +15,7 @@ from dml_jax.methods import diva
 from dml_jax.train import experiment as experiments
 from dml_jax.train import model, warm_start
 from dml_jax.train.records import workdir
-from tests.train import test_parameter_groups, test_warm_start
+from tests.train import test_warm_start
 from tests.train.experiments import values
 from tests.train.test_loop import compiled_once  # noqa: F401 (a fixture)
 from tests.train.test_warm_start import PROXIES, assert_equal, saved, started
@@ -94,8 +94,3 @@ def test_the_key_network_is_a_copy_of_the_network(tmp_path: Path) -> None:
     assert_equal(filled["key"]["backbone"], params["backbone"])
     assert_equal(filled["key"]["heads"], state.params["heads"])
     assert_equal(filled["key"]["stats"], state.model_state["backbone"])
-
-
-def test_nothing_of_a_frozen_group_changes() -> None:
-    config = diva.Config(embedding_dim=8, queue_batches=2, psi_dim=8)
-    test_parameter_groups.check_frozen(config, ("backbone", "embedding"))

@@ -1,6 +1,5 @@
 """Parameter groups: by path, frozen."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -20,6 +19,7 @@ from dml_jax.train import optimizers, parameter_groups, step
 from dml_jax.train.method_wrappers import build_method
 from dml_jax.train.step import TrainState
 from tests import toys
+from tests.papers import ROOT, modules
 from tests.train.experiments import drawn, values
 
 pytestmark = pytest.mark.usefixtures("patches")
@@ -92,14 +92,14 @@ def config_of(method: Any, frozen: tuple[str, ...]) -> Config:
     return replace(made, backbone=replace(made.backbone, freeze_bn=False))
 
 
-def check_frozen(method: Any, frozen: tuple[str, ...], owners: Mapping[str, str] | None = None) -> None:
-    """Two steps change all groups but the frozen ones.
+PAPERS = [paper.FROZEN for paper in modules(ROOT / "tests" / "contract") if hasattr(paper, "FROZEN")]
 
-    Args:
-      method: its configuration.
-      frozen: names of groups.
-      owners: of batch statistics that do not have the name of their group, by name.
-    """
+
+@pytest.mark.parametrize(
+    ("method", "frozen", "owners"), [(PROXIES, ("embedding",), {}), (PROXIES, ("backbone", "loss"), {}), *PAPERS]
+)
+def test_nothing_of_a_frozen_group_changes(method: Any, frozen: tuple[str, ...], owners: dict[str, str]) -> None:
+    """Two steps change all groups but the frozen ones."""
     config = config_of(method, frozen)
     method = build_method(config, TrainingSet(8, 64))
     optimizer = optimizers.build(config.train, method, lambda count: 1.0)
@@ -119,14 +119,9 @@ def check_frozen(method: Any, frozen: tuple[str, ...], owners: Mapping[str, str]
             keys = tuple(entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey))
             if keys[0] in method.hooks.history:
                 continue
-            group = (owners or {}).get(keys[0]) or method.group(keys)
+            group = owners.get(keys[0]) or method.group(keys)
             moved[group] = moved.get(group, False) or not np.array_equal(before, now)
     assert {group for group, changed in moved.items() if not changed} == set(frozen), moved
-
-
-@pytest.mark.parametrize("frozen", [("embedding",), ("backbone", "loss")])
-def test_nothing_of_a_frozen_group_changes(frozen: tuple[str, ...]) -> None:
-    check_frozen(PROXIES, frozen)
 
 
 def test_gradient_of_frozen_groups() -> None:

@@ -1,6 +1,5 @@
 """What a method recomputes from all training images: when, from what, and bit-exact across every interruption."""
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -69,53 +68,34 @@ def test_due_at_epochs(experiment: Experiment) -> None:
     assert due(None) == frozenset()
 
 
-def check_resume_is_exact(
-    experiment: Experiment, directory: Path, width: int, drawn: Callable[[Any], Any]
-) -> list[np.ndarray]:
-    """Stopped right before, after and during a refresh; killed after one.
-
-    Args:
-      width: of the features.
-      drawn: the parameters that a refresh draws again.
-
-    Returns:
-      the "clusters" of each refresh.
-    """
+@pytest.mark.slow
+def test_resume_is_exact(experiment: Experiment, tmp_path: Path) -> None:
+    """Stopped right before, after and during a refresh; killed after one."""
     seen: list[np.ndarray] = []
+    hooks = experiment.method.hooks
 
     def watched(params: Any, state: Any, features: np.ndarray, key: jax.Array) -> Any:
-        assert features.shape == (len(experiment.splits["train"].labels), width)
-        updated = experiment.method.hooks.refresh.update(params, state, features, key)
-        assert not np.array_equal(drawn(updated[0]), drawn(params))
+        assert features.shape == (len(experiment.splits["train"].labels), 8)
+        updated = hooks.refresh.update(params, state, features, key)
+        assert not np.array_equal(updated[0]["loss"]["proxies"], params["loss"]["proxies"])
         seen.append(np.asarray(updated[1]["clusters"]))
         return updated
 
-    hooks = experiment.method.hooks
-    watched_hooks = hooks._replace(refresh=hooks.refresh._replace(update=watched))
-    watching = experiment._replace(method=experiment.method._replace(hooks=watched_hooks))
-    whole = train(watching, directory / "whole")
+    watching = hooks._replace(refresh=hooks.refresh._replace(update=watched))
+    whole = train(experiment._replace(method=experiment.method._replace(hooks=watching)), tmp_path / "whole")
     assert len(seen) == len(loop.refresh_steps(hooks.refresh, experiment.sampler, experiment.steps))
+    assert not np.array_equal(seen[0], seen[1])
 
     second = experiment.sampler.first_step(1)
-    for k in (second, second + 1):
+    stops = {"before": StopAt(second), "after": StopAt(second + 1), "during": DuringRefresh(second)}
+    for name, stop in stops.items():
         with pytest.raises(Interrupted):
-            train(experiment, directory / f"{k}", StopAt(k))
-        assert train(experiment, directory / f"{k}") == whole, k
+            train(experiment, tmp_path / name, stop)
+        assert (tmp_path / name / "checkpoints" / "latest" / str(second + (name == "after"))).exists()
+        assert train(experiment, tmp_path / name) == whole, name
 
-    with pytest.raises(Interrupted):
-        train(experiment, directory / "during", DuringRefresh(second))
-    assert (directory / "during" / "checkpoints" / "latest" / str(second)).exists()
-    assert train(experiment, directory / "during") == whole
-
-    train(experiment, directory / "killed")
-    for kept in (directory / "killed" / "checkpoints" / "latest").iterdir():
+    train(experiment, tmp_path / "killed")
+    for kept in (tmp_path / "killed" / "checkpoints" / "latest").iterdir():
         if int(kept.name) > 20:  # the second of two refreshes came after the checkpoint of step 20
-            kept.rename(directory / kept.name)
-    assert train(experiment, directory / "killed") == whole
-    return seen
-
-
-@pytest.mark.slow
-def test_resume_is_exact(experiment: Experiment, tmp_path: Path) -> None:
-    first, second, *_ = check_resume_is_exact(experiment, tmp_path, 8, lambda params: params["loss"]["proxies"])
-    assert not np.array_equal(first, second)
+            kept.rename(tmp_path / kept.name)
+    assert train(experiment, tmp_path / "killed") == whole
