@@ -28,6 +28,7 @@ UNPACK = {  # suffix of an archive -> how to unpack it
 }
 PARQUET = ".parquet"
 NAME_SPLITS = "--splits=train:valid:test names those for training, validation and test"
+NO_SPLITS = "--splits=none takes them for classes"
 SHOWN = 10  # images or doubts that a command prints
 SPLIT_NAMES = {  # words in the names of folders and columns, and in columns -> split
     **dict.fromkeys(("train", "training", "trn", "trainval"), "train"),
@@ -94,7 +95,8 @@ class Options(NamedTuple):
     def splits_of(self, names: Collection[str]) -> dict[str, str]:
         """The split of each name of one level of folders; empty if they are not all splits.
 
-        Words that all names share and words for no split do not matter.
+        Words that all names share do not matter. Raises DataError if names of one split differ in
+        other words, such as "train" and "train_masks".
         """
         if self.splits == "none" or self.split_names():
             splits = {name: self.split_of(name) for name in names}
@@ -102,7 +104,17 @@ class Options(NamedTuple):
         words = {name: words_of(name) for name in names}
         shared = set.intersection(*words.values()) if words else set()
         splits = {name: _split_of_words(words[name] - shared) for name in names}
-        return splits if all(splits.values()) and len({*splits.values()}) > 1 else {}
+        if not all(splits.values()) or len({*splits.values()}) < 2:
+            return {}
+        first = dict[str, str]()
+        for name in sorted(names):
+            other = first.setdefault(splits[name], name)
+            if words[name] - SPLIT_NAMES.keys() != words[other] - SPLIT_NAMES.keys():
+                raise DataError(
+                    f"{other!r} and {name!r} both look like the split {splits[name]!r}; "
+                    f"{NAME_SPLITS}, {NO_SPLITS}"
+                )
+        return splits
 
 
 AUTO = Options()

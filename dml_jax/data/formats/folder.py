@@ -17,7 +17,7 @@ from itertools import takewhile
 from dml_jax.class_names import likeness
 from dml_jax.data import sessions
 from dml_jax.data.files import IMAGE_SUFFIXES, Entry, Files, is_image
-from dml_jax.data.sources import NAME_SPLITS, Options, Recipe, Table, packed_files
+from dml_jax.data.sources import NAME_SPLITS, NO_SPLITS, Options, Recipe, Table, packed_files
 from dml_jax.errors import DataError, counted
 
 # The part of nested folders that is the class.
@@ -114,11 +114,15 @@ def _without_shared(
 
 def _split_level(folders: Collection[Folders], options: Options) -> tuple[int, dict[str, str]]:
     """The level of the folders that give the split of every image, and the split of each of them;
-    a level below all folders if there is none."""
+    a level below all folders if there is none.
+
+    A folder of images beside folders of classes, such as "test", may also be a split.
+    """
     depth = max(map(len, folders))
     for level in range(depth):
         names = {place[level] for place in folders if len(place) > level + 1}
-        names = names or {place[level] for place in folders if len(place) > level}
+        ends = {place[level] for place in folders if len(place) == level + 1}
+        names |= {name for name in ends if not names or options.split_of(name)}
         if splits := options.splits_of(names):
             return level, splits
     if options.split_names():
@@ -136,7 +140,7 @@ def _check_words(folders: Collection[Folders], options: Options, doubts: list[st
         first, *_, last = (name for name in names if name in nested)
         raise DataError(
             f"the folders {first!r} and {last!r} look like splits, but others beside them do not; "
-            f"{NAME_SPLITS}, --splits=none takes them for classes"
+            f"{NAME_SPLITS}, {NO_SPLITS}"
         )
     if names:
         examples = ", ".join(map(repr, names[:4]))
@@ -175,8 +179,8 @@ def _classes(
 
 
 def _check_crossing(labels: Collection[Folders]) -> None:
-    """Raises DataError if at least half of the folders of a level hold mostly the names that others
-    hold, so that one level is the class."""
+    """Raises DataError if at least half of the folders of a level hold mostly names that are also
+    elsewhere, so that one level is the class."""
     for level in range(max(map(len, labels), default=0) - 1):
         inside = defaultdict[str, set[Folders]](set)
         for label in labels:
@@ -184,6 +188,7 @@ def _check_crossing(labels: Collection[Folders]) -> None:
                 rest = label[:level] + label[level + 1 :]
                 inside[label[level]].add(tuple(map(likeness, rest)))
         counts = Counter(rest for names in inside.values() for rest in names)
+        counts.update(tuple(map(likeness, label)) for label in labels if len(label) <= level + 1)
         shared = [sum(counts[rest] > 1 for rest in names) / len(names) for names in inside.values()]
         if 2 * sum(share > 0.5 for share in shared) < len(shared):
             continue
@@ -192,9 +197,9 @@ def _check_crossing(labels: Collection[Folders]) -> None:
             f"--classes={key}: {counted(len(names), 'class')}, e.g. {'/'.join(min(names))!r}"
             for key, names in classes.items()
         ]
-        listed = ", ".join(map(repr, sorted(inside)[:3])) + (", …" if len(inside) > 3 else "")
+        examples = ", ".join(map(repr, sorted(inside)[:3]))
         raise DataError(
-            f"the folders {listed} hold mostly the same names, which can be read as "
+            f"folders such as {examples} hold mostly the same names, which can be read as "
             f"{'; '.join(readings)}; choose one (in training, data.classes), name the folders that "
             "are splits, e.g. --splits=train:test (data.splits), or give --session=folder if the "
             "inner folders are sessions, such as days"
