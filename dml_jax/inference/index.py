@@ -22,7 +22,7 @@ from dml_jax.evaluation.expectations import Expected
 from dml_jax.evaluation.open_set import ANSWERS, Classifier, Measured, Photographs
 from dml_jax.evaluation.unit_rows import first_bad_row
 from dml_jax.inference import enrolled
-from dml_jax.inference.enrolled import UNKNOWN, Enrolled, Image, Images, OnBad
+from dml_jax.inference.enrolled import UNKNOWN, Enrolled, Image, Images, Items, OnBad
 
 if TYPE_CHECKING:
     from dml_jax.inference.embedding_model import EmbeddingModel
@@ -56,7 +56,10 @@ class Index:
     """Enrolled images and a classifier of their classes.
 
     Attributes:
-      items: the N images, see `enrolled.Items`.
+      items: the N images, by class and content.
+      images: N file names, "" for images that were not given by path.
+      classes: names, in the order of their first images.
+      labels: int64 [N], positions in `classes`.
       others: photographs of other classes, whose names are their labels; some may be enrolled.
     """
 
@@ -71,14 +74,17 @@ class Index:
                 "the model has another distance than the cosine (method.distance), by which "
                 "enrolled images are compared; give a model without"
             )
-        self.model, self.items = model, enrolled.by_content(items)
-        self.others = model.unseen() if others is None else others
+        self.model, self.others = model, model.unseen() if others is None else others
+        self._hold(enrolled.by_content(items))
 
-    def _forget(self) -> None:
-        """Drops what was computed from the images."""
-        for name, value in vars(Index).items():
-            if isinstance(value, cached_property):
-                self.__dict__.pop(name, None)
+    def _hold(self, items: Items) -> None:
+        """Takes the images, and drops what was computed from earlier ones."""
+        self.items, self.images = items, [item.file for item in items.values()]
+        self.classes = list(dict.fromkeys(name for name, _ in items))
+        number = {name: i for i, name in enumerate(self.classes)}
+        self.labels = np.array([number[name] for name, _ in items], np.int64)
+        for name in ("photographs", "strangers", "playing", "fitted"):
+            self.__dict__.pop(name, None)
 
     @cached_property
     def photographs(self) -> Photographs:
@@ -89,22 +95,6 @@ class Index:
     def embeddings(self) -> np.ndarray:
         """float32 [N, D]."""
         return self.photographs.rows
-
-    @cached_property
-    def images(self) -> list[str]:
-        """N file names, "" for images that were not given by path."""
-        return [item.file for item in self.items.values()]
-
-    @cached_property
-    def classes(self) -> list[str]:
-        """Names, in the order of their first images."""
-        return list(dict.fromkeys(item.name for item in self.items.values()))
-
-    @cached_property
-    def labels(self) -> np.ndarray:
-        """int64 [N], positions in `classes`."""
-        number = {name: i for i, name in enumerate(self.classes)}
-        return np.array([number[item.name] for item in self.items.values()], np.int64)
 
     @cached_property
     def strangers(self) -> Photographs:
@@ -157,8 +147,8 @@ class Index:
           The numbers of images by what was done with them.
         """
         now = enrolled.read(self.model, classes, sessions, on_bad, self.items)
-        self.items, done = enrolled.updated(self.items, now)
-        self._forget()
+        items, done = enrolled.updated(self.items, now)
+        self._hold(items)
         return done
 
     def calibrate(
@@ -171,7 +161,7 @@ class Index:
         the run."""
         items = enrolled.read(self.model, classes, sessions, on_bad, {})
         self.others = open_set.choose(enrolled.photographs(items))
-        self._forget()
+        self._hold(self.items)
 
     def shared(self) -> list[dict[str, str]]:
         """Images whose files several classes hold: the file name by class."""
@@ -185,8 +175,7 @@ class Index:
         """Removes a class with its images; returns their number."""
         self._check_enrolled(name)
         before = len(self.items)
-        self.items = {key: item for key, item in self.items.items() if item.name != name}
-        self._forget()
+        self._hold({key: item for key, item in self.items.items() if item.name != name})
         return before - len(self.items)
 
     def rename(self, old: str, new: str) -> None:
@@ -207,10 +196,8 @@ class Index:
 
     def _call(self, old: str, new: str) -> None:
         items = self.items.values()
-        self.items = enrolled.by_content(
-            item._replace(name=new) if item.name == old else item for item in items
-        )
-        self._forget()
+        named = (item._replace(name=new) if item.name == old else item for item in items)
+        self._hold(enrolled.by_content(named))
 
     def _check_enrolled(self, name: str) -> None:
         if name not in self.classes:
@@ -312,16 +299,10 @@ class Index:
         other classes, and the classifier, which is fitted if necessary."""
         path, identity = Path(path).expanduser(), self.model.identity
         contents = {"sha256": [item.content for item in self.items.values()]}
-        no_names = [""] * len(self.others.labels)
-        tables: tuple[tuple[str, Photographs, list[str], dict[str, list[str]]], ...] = (
-            (ENROLLED, self.photographs, self.images, contents),
-            (OTHERS, self.others, no_names, {}),
-        )
         entries = ENROLLED, OTHERS, CLASSIFIER
         with seal.write(path, KIND, identity=identity, entries=entries) as draft:
-            for name, (rows, labels, sessions), ids, further in tables:
-                columns = {"class_name": labels.tolist(), "session": sessions.tolist()} | further
-                table.write(draft / name, rows, None, ids, metadata=columns)
+            _write(draft / ENROLLED, self.photographs, self.images, contents)
+            _write(draft / OTHERS, self.others, [""] * len(self.others.labels), {})
             if self.items:
                 arrays = {name: a for part in self.fitted for name, a in part._asdict().items()}
                 np.savez(draft / CLASSIFIER, allow_pickle=False, **arrays)
@@ -334,20 +315,30 @@ class Index:
         seal.read(path, KIND, remedy=ENROLL_AGAIN)
         remedy = f"give the model that it was created with, or {ENROLL_AGAIN}"
         seal.read(path, KIND, names=(), expect=model.identity, remedy=remedy)
-        held, others = (table.read(path / n, remedy=ENROLL_AGAIN) for n in (ENROLLED, OTHERS))
-        names, contents, sessions = (
-            held.metadata[key] for key in ("class_name", "sha256", "session")
-        )
-        items = map(Enrolled, names, held.ids, contents, sessions, np.array(held.embeddings))
-        labels, groups = (
-            np.array(others.metadata[key], np.str_) for key in ("class_name", "session")
-        )
-        index = cls(model, items, Photographs(np.array(others.embeddings), labels, groups))
+        (rows, *columns), files, contents = _read(path / ENROLLED)
+        names, sessions = (column.tolist() for column in columns)
+        items = map(Enrolled, names, files, contents, sessions, rows)
+        index = cls(model, items, _read(path / OTHERS)[0])
         if index.items:
             with np.load(path / CLASSIFIER) as arrays:
                 parts = ([arrays[name] for name in kind._fields] for kind in (Classifier, Measured))
                 index.fitted = Classifier(*next(parts)), Measured(*next(parts))
         return index
+
+
+def _write(
+    path: Path, photographs: Photographs, files: list[str], further: dict[str, list[str]]
+) -> None:
+    rows, labels, sessions = photographs
+    columns = {"class_name": labels.tolist(), "session": sessions.tolist(), **further}
+    table.write(path, rows, None, files, metadata=columns)
+
+
+def _read(path: Path) -> tuple[Photographs, list[str], Sequence[str]]:
+    held = table.read(path, remedy=ENROLL_AGAIN)
+    labels, sessions = (np.array(held.metadata[key], np.str_) for key in ("class_name", "session"))
+    photographs = Photographs(np.array(held.embeddings), labels, sessions)
+    return photographs, held.ids, held.metadata.get("sha256", ())
 
 
 def _among(rows: np.ndarray, held: np.ndarray) -> np.ndarray:
