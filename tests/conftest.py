@@ -24,12 +24,10 @@ from tests import xla_flags
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
-# Matrices are small, and threads of NumPy and scikit-learn that wait for each other take the cores
-# from other workers.
+# Matrices are small, and threads of NumPy and scikit-learn that wait for each other take the cores from other workers.
 os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-# Most of the time is spent compiling small programs. The older emitters of XLA before 2026 compile
-# a third faster, programs in one part, which are not compiled in parallel, a fifth, and fewer
-# passes of LLVM a twentieth.
+# Most of the time is spent compiling small programs. The older emitters of XLA before 2026 compile a third faster,
+# programs in one part, which are not compiled in parallel, a fifth, and fewer passes of LLVM a twentieth.
 os.environ["XLA_FLAGS"] = xla_flags.with_known(
     xla_flags.UNOPTIMIZED,
     "--xla_cpu_use_fusion_emitters=false",
@@ -56,8 +54,7 @@ os.environ |= {"HF_HUB_ETAG_TIMEOUT": "1", "HF_HUB_DOWNLOAD_TIMEOUT": "1"}  # se
 os.environ.pop("HF_TOKEN", None)
 atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
 
-# Extras in DML_JAX_EXTRAS are installed: their tests must not be skipped. By extra: modules of
-# other names.
+# Extras in DML_JAX_EXTRAS are installed: their tests must not be skipped. By extra: modules of other names.
 _MODULES = {
     "onnx": ("jax2onnx", "onnxruntime"), "heic": ("pillow_heif",),
     "tensorboard": ("tensorboardX",), "gcs": ("gcsfs", "gcp_storage_emulator"),
@@ -81,8 +78,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that start processes run first: they take longest, and parallel workers should finish
-    together."""
+    """Tests that start processes run first: they take longest, and parallel workers should finish together."""
     items.sort(key=lambda item: item.path.name not in ("test_process_group.py", "test_main.py"))
 
 
@@ -133,8 +129,7 @@ def full_disk() -> Callable[[int], AbstractContextManager[None]]:
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> "Iterator[Hub]":
-    """A Hugging Face hub without repositories; its client has nothing in its cache and does not
-    pause."""
+    """A Hugging Face hub without repositories; its client has nothing in its cache and does not pause."""
     from tests import hub
 
     monkeypatch.setattr(time, "sleep", lambda seconds: None)

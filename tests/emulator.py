@@ -59,8 +59,7 @@ time.sleep(3600)
 
 @contextmanager
 def running() -> Iterator[dict[str, str]]:
-    """The environment variables with which clients find the emulator, and nothing else; it has the
-    bucket "bucket"."""
+    """The environment variables with which clients find the emulator, and nothing else; it has the bucket "bucket"."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -71,14 +70,9 @@ def running() -> Iterator[dict[str, str]]:
     assert process.stdout
     try:
         assert process.stdout.readline() == "ready\n"
-        yield {
-            "STORAGE_EMULATOR_HOST": address,
-            "TENSORSTORE_GCS_HTTP_URL": address,
-            "NO_GCE_CHECK": "true",
-            "CLOUD_STORAGE_EMULATOR_ENDPOINT": address,
-            "GCE_METADATA_HOST": "127.0.0.1:1",
-            "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
-        }
+        clients = ("STORAGE_EMULATOR_HOST", "TENSORSTORE_GCS_HTTP_URL", "CLOUD_STORAGE_EMULATOR_ENDPOINT")
+        nothing_else = {"NO_GCE_CHECK": "true", "GCE_METADATA_HOST": "127.0.0.1:1"}
+        yield dict.fromkeys(clients, address) | nothing_else | {"GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"}
     finally:
         process.kill()
         process.wait()
@@ -87,8 +81,7 @@ def running() -> Iterator[dict[str, str]]:
 
 @contextmanager
 def client() -> Iterator[Any]:
-    """The client that dml_jax uses for buckets; this process and those it starts are connected with
-    an emulator."""
+    """The client that dml_jax uses for buckets; this process and those it starts are connected with an emulator."""
     with running() as variables, pytest.MonkeyPatch.context() as patch:
         for name, value in variables.items():
             patch.setenv(name, value)

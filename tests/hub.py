@@ -1,5 +1,4 @@
-"""A Hugging Face hub on this machine, for its real client, which `conftest.py` has told its
-address.
+"""A Hugging Face hub on this machine, for its real client, which `conftest.py` has told its address.
 
 It answers the requests of huggingface_hub 2.4 as https://huggingface.co does: files in git have
 their git hash as ETag, large files are elsewhere, under their SHA-256, and a commit is a list of
@@ -28,11 +27,6 @@ CACHE = Path(os.environ["HF_HOME"])
 PORT = urlsplit(ENDPOINT).port or 0
 STORE = f"http://localhost:{PORT}"  # another origin than the hub itself, as in reality
 LARGE = (".safetensors", ".bin", ".pth", ".onnx", ".parquet")
-NOT_FOUND = {
-    "RepoNotFound": "Repository not found",
-    "EntryNotFound": "Entry not found",
-    "RevisionNotFound": "Invalid rev id",
-}
 
 
 class Fault(NamedTuple):
@@ -98,8 +92,7 @@ class Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
 
 @contextmanager
 def running() -> Iterator[Hub]:
-    """A hub without repositories, until the context ends; the client's cache is empty then, and
-    before."""
+    """A hub without repositories, until the context ends; the client's cache is empty then, and before."""
     hub = Hub()
 
     class Handler(_Handler):

@@ -1,5 +1,4 @@
-"""Which files belong to a paper, so that they can be deleted together without changing any other
-file."""
+"""Which files belong to a paper, so that they can be deleted together without changing any other file."""
 
 import importlib
 import re
@@ -11,8 +10,7 @@ PAPERS = ("hist", "mpn", "crt", "diva", "group_loss", "student")
 
 
 def paper_of(path: str | PurePath) -> str | None:
-    """The paper of a path relative to the project: a component is its name, or ends in `_` and its
-    name."""
+    """The paper of a path relative to the project: a component is its name, or ends in `_` and its name."""
     for component in PurePath(path).parts:
         for paper in PAPERS:
             if re.fullmatch(rf"(.+_)?{paper}(\.\w+)*", component):
@@ -27,7 +25,6 @@ def absent(paper: str) -> bool:
 
 
 def modules(folder: Path) -> list[ModuleType]:
-    """The modules of papers in a folder of the project: what they add to the tests of all
-    methods."""
+    """The modules of papers in a folder of the project: what they add to the tests of all methods."""
     package = ".".join(folder.relative_to(ROOT).parts)
     return [importlib.import_module(f"{package}.{paper}") for paper in PAPERS if (folder / f"{paper}.py").exists()]

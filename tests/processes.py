@@ -24,14 +24,8 @@ def environment(**variables: str) -> dict[str, str]:
 
 def start(*arguments: str, program: Sequence[str] = ("-m", "dml_jax.main"), **variables: str) -> subprocess.Popen[str]:
     """Starts the main command, or another program of Python, with its output in pipes."""
-    return subprocess.Popen(
-        [sys.executable, *program, *arguments],
-        cwd=ROOT,
-        env=environment(**variables),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    line, pipe = [sys.executable, *program, *arguments], subprocess.PIPE
+    return subprocess.Popen(line, cwd=ROOT, env=environment(**variables), stdout=pipe, stderr=pipe, text=True)
 
 
 def command(*arguments: str, program: Sequence[str] = ("-m", "dml_jax.main")) -> CompletedProcess[str]:

@@ -17,8 +17,7 @@ RESNET = resnet.Config(block="basic", depths=(1,), widths=(8,), stem="small")
 
 
 def write(directory: Path, module: Any, config: Any) -> Any:
-    """Converted weights of a network for images of 32 pixels; returns its parameters and
-    statistics."""
+    """Converted weights of a network for images of 32 pixels; returns its parameters and statistics."""
     params, stats = module.build(config).init(jax.random.key(0), (32, 32))
     noise = jax.tree.map(lambda x: np.asarray(x) + np.random.default_rng(0).normal(0, 0.1, x.shape), params)
     arrays = traverse_util.flatten_dict({"backbone": {"params": noise, "stats": stats}}, sep="/")

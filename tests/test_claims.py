@@ -73,8 +73,7 @@ def test_rows_below_no_training_decide_nothing(untrained: float, verdict: str) -
 
 
 def test_all_claims_of_a_paper_count() -> None:
-    """Claims that are not measured count in Holm's correction, so that measuring them one at a
-    time gains nothing."""
+    """Claims that are not measured count in Holm's correction, so that measuring them one at a time gains nothing."""
     found, others = lines(first=0.0, second=0.004), [replace(PLACEBO, name=str(i)) for i in "bcde"]
     others = [replace(claim, rows=("first", "not run")) for claim in others]
     alone = decided(found).first.p

@@ -1,5 +1,4 @@
-"""Names of classes are the same after removing spaces and composing Unicode; near-equal names are
-found."""
+"""Names of classes are the same after removing spaces and composing Unicode; near-equal names are found."""
 
 import pytest
 

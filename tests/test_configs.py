@@ -144,8 +144,7 @@ def test_published_results_beside_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_published_number_belongs_to_something() -> None:
-    """A configuration with its variant, or the row of a study; papers compare with others, which
-    may be deleted."""
+    """A configuration with its variant, or the row of a study; papers compare with others, which may be deleted."""
     missing = [paper for paper in PAPERS if absent(paper)]
     for of in {of for entry in published.entries() for of in entry.of}:
         if any(paper in of.lower().replace(" ", "_") for paper in missing):
@@ -163,8 +162,7 @@ def test_every_published_number_belongs_to_something() -> None:
 
 @cache
 def shapes_only(config: Any, side: int) -> Backbone:
-    """A backbone with the parameters of the real one, but for repeated blocks, that returns zeros;
-    traced once."""
+    """A backbone with the parameters of the real one, but for repeated blocks, that returns zeros; traced once."""
     shallow = {"depths": (1,) * len(config.depths)} if hasattr(config, "depths") else {}
     real = plugin_module("backbone", config.name).build(replace(config, pretrained="none", **shallow))
     params, stats = jax.eval_shape(lambda: real.init(jax.random.key(0), (side, side)))
@@ -191,8 +189,7 @@ def shapes_only(config: Any, side: int) -> Backbone:
     ],
 )
 def test_variants_build(paper: str | None, names: list[str]) -> None:
-    """Shapes of parameters, loss and embedding; variants that differ only in numbers are traced
-    once."""
+    """Shapes of parameters, loss and embedding; variants that differ only in numbers are traced once."""
     traced = set()
     for name, variant in ((n, v) for n in names for v in variants(n)):
         config = resolved(name, variant)

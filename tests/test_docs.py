@@ -1,5 +1,4 @@
-"""The documentation: the site, the notebooks, and every command, Python snippet and link that a
-page shows."""
+"""The documentation: the site, the notebooks, and every command, Python snippet and link that a page shows."""
 
 import ast
 import html
@@ -99,8 +98,7 @@ def test_notebooks(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 class Reached(Exception):
-    """Raised instead of the work of a command, once its command line and configuration have been
-    resolved."""
+    """Raised instead of the work of a command, once its command line and configuration have been resolved."""
 
 
 # The functions that first need data, weights, devices, a port or a network, or write.
@@ -146,8 +144,7 @@ def blocks(page: Path) -> list[tuple[str, str]]:
 
 
 def deleted(mention: str) -> bool:
-    """Whether a path, a link or a command names a file, study or run of a paper that has been
-    deleted."""
+    """Whether a path, a link or a command names a file, study or run of a paper that has been deleted."""
     names = (paper_of(word) for word in re.split(r"[\s=:#,-]+", mention))
     return any(absent(paper) for paper in names if paper)
 
@@ -166,8 +163,7 @@ ALL_COMMANDS = sorted({(module, *arguments) for page in PAGES for module, argume
 
 
 def stand_in(path: str) -> None:
-    """Creates what an argument names: an image, a folder with a class of images, an array, or an
-    empty file."""
+    """Creates what an argument names: an image, a folder with a class of images, an array, or an empty file."""
     file = Path(path)
     image = file if file.suffix == ".jpg" else file / "wren" / "1.jpg"
     if file.suffix in ("", ".jpg"):
@@ -183,8 +179,7 @@ def stand_in(path: str) -> None:
 def test_every_command_resolves(
     command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its options exist and go together, its configuration or study resolves; it ends where the
-    work would begin."""
+    """Its options exist and go together, its configuration or study resolves; it ends where the work would begin."""
     module, *arguments = command
     if any("…" in argument for argument in arguments):
         arguments = ["--help"]
@@ -234,8 +229,7 @@ class Tiny(tiny_model.Tiny):
     "page", [page for page in PAGES if "```python" in page.read_text()], ids=lambda page: page.name
 )
 def test_python_snippets(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The snippets of a page, one after the other, with a random projection in place of every
-    trained model."""
+    """The snippets of a page, one after the other, with a random projection in place of every trained model."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Tiny())
     for i, name in enumerate("abcdx"):
@@ -308,8 +302,7 @@ def timm_file(name: str, layout: str) -> bytes:
 
 @pytest.mark.slow
 def test_every_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the order of the pages, on small photographs, with short trainings and random weights from
-    a local hub."""
+    """In the order of the pages, on small photographs, with short trainings and random weights from a local hub."""
     with hub.running() as state:
         for repository, name, layout in (
             ("timm/resnet50.tv_in1k", "resnet50", "resnet"),

@@ -1,5 +1,4 @@
-"""Every failure of reading a file is one error that names it; outputs with long names; names of all
-kinds."""
+"""Every failure of reading a file is one error that names it; outputs with long names; names of all kinds."""
 
 import errno
 import io
@@ -73,8 +72,7 @@ sys.exit(cli.exit_code(lambda: (jax_setup.enable_compilation_cache(), print(jax.
 
 
 def test_messages_are_printable(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Control characters, line ends, text directions and bytes that are not UTF-8 are escaped; all
-    else is kept."""
+    """Control characters, line ends, text directions and bytes that are not UTF-8 are escaped; all else is kept."""
     assert printable("caf\udce9 \x1b[31m\u202e\t\r\n é 図") == r"caf\udce9 \x1b[31m\u202e\t\r\n é 図"
 
     def body() -> None:

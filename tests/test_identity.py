@@ -31,21 +31,11 @@ from dml_jax.seal import Identity
 from dml_jax.train import model as models
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.records import workdir
-from tests import probe_images
 from tests.pages import serving_program
 from tests.train import experiments
 
 QUIET = Console(active=False)
 DATA = Data(name="folder", crop="centre", resize=72, image_size=64)
-
-
-def test_the_files_of_the_probe_are_the_drawn_images() -> None:
-    drawn = probe_images.images()
-    assert [*drawn] == [*identities.IMAGES]
-    for name, (image, _) in drawn.items():
-        with Image.open(identities.PROBE / name) as file:
-            error = np.abs(np.asarray(file, int) - np.asarray(image, int))
-            assert error.mean() < 12 * name.endswith("jpg") + 1e-9
 
 
 def test_the_reader_of_the_probe_against_pillow() -> None:

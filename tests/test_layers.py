@@ -83,8 +83,7 @@ def test_no_circles(graph: dict[str, set[str]]) -> None:
 
 
 def test_experiments_are_private(graph: dict[str, set[str]]) -> None:
-    """After training there are a model and tables of embeddings; only `train`, `run` and `lab` know
-    experiments."""
+    """After training there are a model and tables of embeddings; only `train`, `run` and `lab` know experiments."""
     for name, found in graph.items():
         if not name.startswith(("dml_jax.train", "dml_jax.run", "dml_jax.lab")):
             assert "dml_jax.train.experiment" not in found, name

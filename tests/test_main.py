@@ -1,5 +1,4 @@
-"""The main command: exit codes, one-line errors, and complete runs, in real processes where it
-matters."""
+"""The main command: exit codes, one-line errors, and complete runs, in real processes where it matters."""
 
 import json
 import platform
@@ -24,8 +23,7 @@ CACHE_OPTIONS = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_
 
 
 class InProcess:
-    """Runs the command in the process of the tests, which saves the seconds that a new process
-    takes to start."""
+    """Runs the command in the process of the tests, which saves the seconds that a new process takes to start."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
         self.monkeypatch, self.capsys = monkeypatch, capsys
@@ -48,8 +46,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
 
 
 def test_invalid_option_in_a_process(tmp_path: Path) -> None:
-    """Standard error holds the one-line message only, whatever is imported; the process exits with
-    code 2."""
+    """Standard error holds the one-line message only, whatever is imported; the process exits with code 2."""
     done = command(CONFIG, "--config.method.pooilng=max", f"--workdir={tmp_path / 'run'}")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "error: method.pooilng: unknown key; did you mean pooling?\n"
@@ -110,8 +107,7 @@ sys.exit(main.main())
 
 
 def check_server(run: Path) -> None:
-    """Serves a run and an index: the library's answers for images of either kind; SIGTERM ends the
-    process."""
+    """Serves a run and an index: the library's answers for images of either kind; SIGTERM ends the process."""
     model = dml_jax.load(run)
     images = np.random.default_rng(0).integers(0, 256, (2, *model.shape, 3), dtype=np.uint8)
     index = model.enroll({"one": [images[0]], "other": [images[1] // 2]})
@@ -135,21 +131,14 @@ def check_server(run: Path) -> None:
 
 
 def test_run_from_start_to_finish(in_process: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Training, a real SIGTERM, resuming, finishing, refusal of another configuration, evaluation,
-    export, serving."""
+    """Training, a real SIGTERM, resuming, finishing, refusal of another configuration, evaluation, export, serving."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     photos, run = tmp_path / "photos", tmp_path / "run"
     for i in range(96):
         pictures.write(photos / f"class {i // 8}" / f"{i}.jpg", i, 24, 24)
-    arguments = [
-        CONFIG,
-        f"--workdir={run}",
-        *TINY,
-        "--config.data.name=folder",
-        f"--config.data.path={photos}",
-        "--config.train.steps=60",
-        "--config.train.evaluate_every=30",
-    ]
+    data = "--config.data.name=folder", f"--config.data.path={photos}"
+    steps = "--config.train.steps=60", "--config.train.evaluate_every=30"
+    arguments = [CONFIG, f"--workdir={run}", *TINY, *data, *steps]
     stopped = command(*arguments, "--profile=3:5", program=("-c", STOPPED))
     assert (stopped.returncode, "stopped by SIGTERM" in stopped.stdout) == (143, True), stopped
     assert list((run / "profile" / "host-0").rglob("*.xplane.pb"))
@@ -201,8 +190,7 @@ def test_run_from_start_to_finish(in_process: InProcess, tmp_path: Path, monkeyp
 
 @pytest.mark.slow
 def test_starting_from_another_run(in_process: InProcess, tmp_path: Path) -> None:
-    """The new run starts with the results of the old one; if the backbone does not fit, nothing is
-    written."""
+    """The new run starts with the results of the old one; if the backbone does not fit, nothing is written."""
     first, second = tmp_path / "first", tmp_path / "second"
     small = [CONFIG, *TINY, "--config.evaluation.controls=false"]
     assert command(*small, "--config.train.steps=60", f"--workdir={first}").returncode == 0

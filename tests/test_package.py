@@ -1,5 +1,4 @@
-"""The installed package: a wheel used outside the checkout, the console command, and what is
-imported when."""
+"""The installed package: a wheel used outside the checkout, the console command, and what is imported when."""
 
 import os
 import re

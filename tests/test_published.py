@@ -24,8 +24,7 @@ from tests.small_weights import RESNET, VIT, write
 
 
 def test_embeddings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The class token of a transformer, whatever output its configuration names; resized and
-    cropped as 256 to 224."""
+    """The class token of a transformer, whatever output its configuration names; resized and cropped as 256 to 224."""
     monkeypatch.chdir(tmp_path)
     params, _ = write(Path("weights/tiny"), vit, VIT)
     photos = layouts.photos(tmp_path / "photos", ("a", "b"), each=2)
@@ -57,8 +56,7 @@ def test_average_of_the_feature_map(tmp_path: Path) -> None:
 
 
 def test_control_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The results of a run that starts from published weights contain those of the weights
-    alone."""
+    """The results of a run that starts from published weights contain those of the weights alone."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     write(tmp_path / "w", resnet, RESNET)
     layouts.photos(tmp_path / "photos", tuple(f"class {i}" for i in range(6)), each=4)

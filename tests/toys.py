@@ -1,5 +1,4 @@
-"""Backbones small enough to compile quickly, with and without batch statistics, and images for
-them."""
+"""Backbones small enough to compile quickly, with and without batch statistics, and images for them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -57,8 +56,7 @@ def backbone(channels: int = 12, dtype: Any = None) -> Backbone:
 
 
 def linear(channels: int = 7, dtype: Any = jnp.float32) -> Backbone:
-    """One linear layer applied to every pixel, without batch statistics, whose feature maps are of
-    type `dtype`."""
+    """One linear layer applied to every pixel, without batch statistics, whose feature maps are of type `dtype`."""
     layer = Dense(channels)
 
     def apply(params: Any, stats: Any, inputs: jax.Array, /, *, train: bool, key: Any = None) -> tuple[jax.Array, Any]:
@@ -74,8 +72,7 @@ def linear(channels: int = 7, dtype: Any = jnp.float32) -> Backbone:
 
 
 def drawn(method: Method, views: int = 1, size: int = 16) -> tuple[Any, Any]:
-    """Parameters drawn with NumPy, because compiling a method's own initial values takes longer,
-    and its state."""
+    """Parameters drawn with NumPy, because compiling a method's own initial values takes longer, and its state."""
     examples, rng = batch(views, size=size), np.random.default_rng(0)
     shapes, _ = jax.eval_shape(method.init, jax.random.key(0), examples)
     params = jax.tree.map(lambda leaf: 0.3 * rng.normal(size=leaf.shape).astype(leaf.dtype), shapes)

@@ -1,5 +1,4 @@
-"""Options of XLA that only save time: they are tried before they are used, because versions of XLA
-differ in them."""
+"""Options of XLA that only save time: they are tried before they are used, because versions of XLA differ in them."""
 
 import os
 import subprocess
@@ -10,8 +9,7 @@ PARSE = "from jaxlib import xla_client; xla_client.CompileOptions()"
 
 
 def known(*flags: str) -> bool:
-    """Whether XLA knows all flags. Another process tries them, for half a second, because an
-    unknown one aborts it."""
+    """Whether XLA knows all flags. Another process tries them, for half a second, because an unknown one aborts it."""
     environment = os.environ | {"XLA_FLAGS": " ".join(flags)}
     return subprocess.run([sys.executable, "-c", PARSE], env=environment, capture_output=True).returncode == 0
 

@@ -147,14 +147,15 @@ def test_models_side_by_side(tmp_path: Path) -> None:
 def test_findings_are_written_and_read_in_order(tmp_path: Path) -> None:
     columns = {"x": [1], "y": [1 / 3], "name": ["caf\udce9"]}
     found = Finding("a", "what <it> shows", lambda figure: None, columns, listed=True)
-    for name, suffix, to in (
-        ("tsne", "", "analysis"),
-        ("classes", "", "figures"),
-        ("classes", "", "analysis"),
-        ("classes", "-train", "analysis"),
+    for file, to in (
+        ("tsne", "analysis"),
+        ("classes", "figures"),
+        ("classes", "analysis"),
+        ("classes-train", "analysis"),
     ):
+        name, dash, split = file.partition("-")
         made = {"": [found._replace(name=name)]}
-        findings.write_analysis(tmp_path, name, name.upper(), 7, made, suffix=suffix, to=to)
+        findings.write_analysis(tmp_path, name, name.upper(), 7, made, suffix=dash + split, to=to)
     lines = (tmp_path / "analysis" / "tsne.csv").read_text().splitlines()
     assert lines == ["x,y,name", r"1,0.3333333,caf\udce9"]
     order = ("classes", "components", "tsne")

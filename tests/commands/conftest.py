@@ -31,8 +31,7 @@ def execute(capsys: pytest.CaptureFixture[str]) -> Execute:
 
 @pytest.fixture
 def fails(execute: Execute, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fails:
-    """Runs a command that must print one line of an error, nothing else, and leave no file: this
-    line."""
+    """Runs a command that must print one line of an error, nothing else, and leave no file: this line."""
     monkeypatch.chdir(tmp_path)
 
     def run(command: Any, *arguments: object) -> str:
@@ -47,8 +46,7 @@ def fails(execute: Execute, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture
 def small_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`dml-jax convert`, here in an empty directory, converts the small networks of its tests as
-    well."""
+    """`dml-jax convert`, here in an empty directory, converts the small networks of its tests as well."""
     monkeypatch.chdir(tmp_path)
     networks = known_networks.published() | {"tiny": TINY, "tiny_deit": deit.Config(depth=1, width=64, heads=1)}
     monkeypatch.setattr(known_networks, "published", lambda: networks)

@@ -76,8 +76,7 @@ def other(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_models_side_by_side(run: Path, other: Path, tmp_path: Path) -> None:
-    """A run, another, and the first before its training, which here is the same network; of chosen
-    classes."""
+    """A run, another, and the first before its training, which here is the same network; of chosen classes."""
     both = [f"--compare={other},untrained", "--classes=8,6", f"--output={tmp_path}", "--quiet"]
     analyse.execute([f"--model={run}", *both, "--what=components"])
     rows = table(tmp_path, "components", "figures")

@@ -1,5 +1,4 @@
-"""The command `dml-jax convert`: libraries' and authors' layouts, and one-line errors without
-output."""
+"""The command `dml-jax convert`: libraries' and authors' layouts, and one-line errors without output."""
 
 import hashlib
 import json
@@ -74,8 +73,7 @@ def test_recognises_every_layout(architecture: str, config: Any, layout: str) ->
 
 
 def test_checkpoints_of_a_method(tiny: state_dicts.StateDict) -> None:
-    """Heads by the names of its authors, one under the name of a classifier, and a network in a
-    file of its own."""
+    """Heads by the names of its authors, one under the name of a classifier, and a network in a file of its own."""
     rng = np.random.default_rng(0)
     renamed = lambda tensors, source: {f"method/params/{source}/{k}": v for k, v in tensors.items()}  # noqa: E731
     heads = (from_torch.Head(r"task(\d)", r"method/params/heads/\1"), from_torch.Head("fc", "method/params/b", False))

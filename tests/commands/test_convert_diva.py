@@ -1,5 +1,4 @@
-"""A checkpoint of DiVA's authors, loaded into the method: a small backbone with the authors'
-names."""
+"""A checkpoint of DiVA's authors, loaded into the method: a small backbone with the authors' names."""
 
 from pathlib import Path
 

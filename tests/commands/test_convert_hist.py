@@ -1,5 +1,4 @@
-"""A checkpoint of HIST's authors, loaded into the method: a small backbone with the authors'
-names."""
+"""A checkpoint of HIST's authors, loaded into the method: a small backbone with the authors' names."""
 
 from pathlib import Path
 
@@ -17,8 +16,7 @@ pytestmark = pytest.mark.usefixtures("small_networks")
 
 
 def test_checkpoint_of_hist(tiny: state_dicts.StateDict) -> None:
-    """Embeddings equal average + max pooling, linear layer and layer norm, computed in NumPy from
-    the checkpoint."""
+    """Embeddings equal average + max pooling, linear layer and layer norm, computed in NumPy from the checkpoint."""
     theirs = {f"model.{k}": v for k, v in (tiny | linear(np.random.default_rng(0), "embedding", 8, CHANNELS)).items()}
     file = state_dicts.write(Path("cars_resnet50_best.safetensors"), theirs)
     backbone = resnet.build(TINY)

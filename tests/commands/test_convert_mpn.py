@@ -1,5 +1,4 @@
-"""The checkpoints of MPN's authors, loaded into the method: a small backbone with the authors'
-names."""
+"""The checkpoints of MPN's authors, loaded into the method: a small backbone with the authors' names."""
 
 from pathlib import Path
 

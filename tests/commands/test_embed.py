@@ -125,11 +125,10 @@ def test_changes_of_the_images(run: Execute, photos: Path, monkeypatch: pytest.M
     names = read_images(monkeypatch)
     code, out, err = run()
     assert (code, err) == (0, "")
-    assert out.splitlines() == [
-        f"continuing: {COUNT} of {COUNT + 1} images are embedded already",
-        "images: 4 new, 1 changed, 2 dropped, 16 kept",
-        f"{COUNT + 1} embeddings with {DIM} dimensions: out",
-    ]
+    continued, counts, written = out.splitlines()
+    assert continued == f"continuing: {COUNT} of {COUNT + 1} images are embedded already"
+    assert counts == "images: 4 new, 1 changed, 2 dropped, 16 kept"
+    assert written == f"{COUNT + 1} embeddings with {DIM} dimensions: out"
     assert names == ["photos/98.jpg"]  # the others were embedded by the first try
     rows = np.load("out/embeddings.npy")
     np.testing.assert_array_equal(rows[[1, 2, 5, -1]], before[[0, 1, 4, 6]])
@@ -158,8 +157,7 @@ def test_another_model_is_refused(run: Execute, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_unusable_images(run: Execute, photos: Path) -> None:
-    """They are left out and named; with --strict the command fails in the end, and goes on from
-    there without it."""
+    """They are left out and named; with --strict the command fails in the end, and goes on from there without it."""
     for name in ("02.jpg", "17.jpg"):
         (photos / name).write_text("no")
     code, _, err = run("--strict")
@@ -203,8 +201,7 @@ def test_an_error_of_a_missing_package_is_not_final(
 
 
 def test_what_is_left_out_is_said(run: Execute, photos: Path) -> None:
-    """Images whose names differ in the case of their suffix are both read; own output and other
-    files are not."""
+    """Images whose names differ in the case of their suffix are both read; own output and other files are not."""
     pictures.write(photos / "00.JPG", 99)
     for name in ("a.cr2", "b.CR2", "c"):
         (photos / name).write_text("no")

@@ -24,8 +24,7 @@ Arrays: TypeAlias = Mapping[str, np.ndarray]
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Arrays:
-    """Files here: 60 rows in 6 classes and 20 queries, with cameras, and with several classes per
-    row."""
+    """Files here: 60 rows in 6 classes and 20 queries, with cameras, and with several classes per row."""
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     means, labels = rng.normal(size=(6, 8)), np.arange(80) % 6

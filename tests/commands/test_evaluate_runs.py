@@ -1,5 +1,4 @@
-"""`dml-jax evaluate --model=RUN,RUN`: metrics of stored embeddings against NumPy, and error
-messages."""
+"""`dml-jax evaluate --model=RUN,RUN`: metrics of stored embeddings against NumPy, and error messages."""
 
 import json
 from pathlib import Path
@@ -122,8 +121,7 @@ def test_one_run(tmp_path: Path) -> None:
 
 
 def test_weights(tmp_path: Path) -> None:
-    """The cosine is the mean of the members' cosines, weighted by the squares; hits are kept by
-    query."""
+    """The cosine is the mean of the members' cosines, weighted by the squares; hits are kept by query."""
     first, second = (member(tmp_path / name, seed, 4) for seed, name in enumerate("ab"))
     output = tmp_path / "ab"
     assert run([tmp_path / "a", tmp_path / "b"], "--weights=1,2", f"--export={output}") == 0

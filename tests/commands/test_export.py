@@ -1,5 +1,4 @@
-"""`dml-jax export`: what it writes from a work directory alone, and pushing to and pulling from a
-hub."""
+"""`dml-jax export`: what it writes from a work directory alone, and pushing to and pulling from a hub."""
 
 import json
 import re
@@ -21,14 +20,9 @@ from tests.train.experiments import small
 from tests.train.test_teacher import trained
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (3, 24, 24, 3), dtype=np.uint8)
-RESULTS = {
-    "recall@1": 0.512,
-    "recall@1_stderr": 0.01,
-    "map@r": 0.25,
-    "protocol": "clean; exact",
-    "model": "last",
-    "step": 5,
-}
+RESULTS = {"recall@1": 0.512, "recall@1_stderr": 0.01, "map@r": 0.25}
+RESULTS |= {"protocol": "clean; exact", "model": "last", "step": 5}
+MODEL = {"README.md", "config.json", "manifest.json", "model/manifest.json", "model/model.safetensors", "results.json"}
 
 
 @pytest.fixture(scope="module")
@@ -46,14 +40,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = models.load(directory, "latest").identity()
     (directory / "results.json").write_text(json.dumps(RESULTS | {"identity": made.sha256}))
     for split in ("gallery", "test"):
-        table.write(
-            directory / "embeddings" / split,
-            np.eye(3, 8),
-            np.arange(3),
-            ["a", "b", "c"],
-            identity=made,
-            metadata={"class_name": ["x", "y", "z"]},
-        )
+        rows = np.eye(3, 8), np.arange(3), ["a", "b", "c"]
+        names = {"class_name": ["x", "y", "z"]}
+        table.write(directory / "embeddings" / split, *rows, identity=made, metadata=names)
     workdir.finish(directory, "checkpoints/latest/5", made)
     return directory
 
@@ -73,16 +62,7 @@ def test_a_pushed_run_is_pulled_without_anything_that_could_hold_code(run: Path,
     push(run, "--private")
     assert account.private == {"me/digits"}
     pushed = account.repositories["me/digits"]
-    wanted = [
-        ".gitattributes",
-        "README.md",
-        "config.json",
-        "manifest.json",
-        "model/manifest.json",
-        "model/model.safetensors",
-        "results.json",
-    ]
-    assert sorted(pushed) == wanted
+    assert pushed.keys() == MODEL | {".gitattributes"}
     assert "/home/me" not in "".join(pushed[name].decode() for name in pushed if name.endswith("json"))
     pushed["model.py"] = b"raise SystemExit"
 
@@ -108,24 +88,13 @@ def test_results_of_another_model_are_not_pushed(run: Path, hub: Hub, tmp_path: 
 
 
 def test_the_model_of_the_last_push_is_loaded(run: Path, account: Hub, tmp_path: Path) -> None:
-    """Although the one that it replaces has been trained for longer; other files of the repository
-    are kept."""
+    """Although the one that it replaces has been trained for longer; other files of the repository are kept."""
     names = ("model/900.safetensors", "model.onnx", "test.parquet", "photo.jpg")
     account.repositories["me/digits"] = dict.fromkeys(names, b"of another model")
     push(run, "--to=parquet", f"--output={tmp_path / 'new' / 'out'}")
     assert dml_jax.load("hf://me/digits").step == 5
     pushed = account.repositories["me/digits"]
-    assert sorted(pushed) == [
-        "README.md",
-        "config.json",
-        "gallery.parquet",
-        "manifest.json",
-        "model/manifest.json",
-        "model/model.safetensors",
-        "photo.jpg",
-        "results.json",
-        "test.parquet",
-    ]
+    assert pushed.keys() == MODEL | {"gallery.parquet", "photo.jpg", "test.parquet"}
     assert pushed["test.parquet"] == (tmp_path / "new" / "out" / "test.parquet").read_bytes()
 
 
@@ -156,13 +125,8 @@ def test_who_may_not_push(
 
 
 def test_what_cannot_be_pulled(hub: Hub) -> None:
+    """`remote/test_hub.py` has the refusals of the hub itself."""
     hub.repositories |= {"other/kind": {"config.json": b"{}"}, "empty/one": {}}
-    for address, message in {
-        "no/run": r": the request to the hub failed \(the repository does not exist .*\); check",
-        "other/kind": r": is not a run of dml_jax; it must contain config\.json, "
-        r"results\.json, model/",
-        "empty/one": r": is not a run of dml_jax",
-        "other/kind@v7": r": the request to the hub failed \(Invalid rev id: v7\); check the",
-    }.items():
-        with pytest.raises(DataError, match=f"^hf://{address}{message}"):
+    for address in ("other/kind", "empty/one"):
+        with pytest.raises(DataError, match=f"^hf://{address}: is not a run of dml_jax; it must contain config"):
             dml_jax.load(f"hf://{address}")

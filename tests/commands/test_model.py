@@ -1,5 +1,4 @@
-"""`--model` with weights that are not those of a run, and labelled images: `--data`,
-`--calibrate`."""
+"""`--model` with weights that are not those of a run, and labelled images: `--data`, `--calibrate`."""
 
 import json
 import re

@@ -18,14 +18,8 @@ from tests.processes import CONFIG, TINY, free_port
 pytest.importorskip("gcsfs")
 pytest.importorskip("gcp_storage_emulator")
 pytestmark = pytest.mark.slow
-RUN = [
-    CONFIG,
-    *TINY,
-    "--config.train.schedule=constant",  # which a longer run continues
-    "--config.train.checkpoint_every=20",
-    "--config.train.log_every=5",
-    "--config.evaluation.controls=false",
-]
+RUN = [CONFIG, *TINY, "--config.train.checkpoint_every=20", "--config.train.log_every=5"]
+RUN += ["--config.evaluation.controls=false", "--config.train.schedule=constant"]  # which a longer run continues
 SAME = ("metrics.jsonl", "queries.npz", "embeddings/test/embeddings.npy")
 
 

@@ -1,5 +1,4 @@
-"""Two processes of two devices each agree with one device; an error or Ctrl-C in one ends all, each
-with a message."""
+"""Two processes of two devices each agree with one device; an error or Ctrl-C in one ends all, each with a message."""
 
 import fcntl
 import json
@@ -55,8 +54,7 @@ def lines(run: Path) -> list[dict[str, float]]:
 
 @pytest.mark.parametrize("failing", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_processes_end_together(tmp_path: Path, failing: int) -> None:
-    """Process 0 fails early, as the work directory is locked; process 1 later, as it cannot write
-    its log."""
+    """Process 0 fails early, as the work directory is locked; process 1 later, as it cannot write its log."""
     (tmp_path / "logs").mkdir()
     if failing == 1:
         (tmp_path / "logs" / "host-1.log").mkdir()
@@ -148,11 +146,8 @@ def test_a_signal_during_an_evaluation(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_two_processes_agree_with_one(tmp_path: Path) -> None:
-    arguments = [
-        "--config.train.steps=30", "--config.train.evaluate_every=15",
-        "--config.train.checkpoint_every=10", "--config.evaluation.cluster=true",
-        "--config.evaluation.controls=false",
-    ]  # fmt: skip
+    arguments = ["--config.train.steps=30", "--config.train.evaluate_every=15", "--config.train.checkpoint_every=10"]
+    arguments += ["--config.evaluation.cluster=true", "--config.evaluation.controls=false"]
     single = command(CONFIG, *TINY, *arguments, f"--workdir={tmp_path / 'one'}")
     assert single.returncode == 0, single.stderr
     group = started(*arguments, f"--workdir={tmp_path / 'two'}", JAX_NUM_CPU_DEVICES="2")
@@ -171,8 +166,7 @@ def test_two_processes_agree_with_one(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_second_start_where_one_process_compiles_for_longer(tmp_path: Path) -> None:
-    """Process 0 has its programs in the cache; process 1 takes longer than the 30 s in which Gloo
-    connects devices."""
+    """Process 0 has its programs in the cache; process 1 takes longer than the 30 s in which Gloo connects devices."""
     code = (
         "jitted_step = Experiment.jitted_step\n"
         "delays = [35] if {'--process=1', '--config.train.steps=4'} <= {*sys.argv} else []\n"

@@ -27,19 +27,10 @@ def test_a_run_exports_the_metadata_of_its_splits(tmp_path: Path) -> None:
 
 
 def test_columns_of_parquet(tmp_path: Path) -> None:
-    table.write(
-        tmp_path / "test",
-        VALUES,
-        np.array([4, 0, 4]),
-        ["a", "\udcff", "ü"],
-        identity=identity(1),
-        metadata={
-            "class_name": ["wren", "caf\udce9", "wren"],
-            "label": [1.5, None, 2],
-            "metadata_label": [1, 2, 3],
-            "mixed": [1, "x", None],
-        },
-    )
+    metadata = {"class_name": ["wren", "caf\udce9", "wren"], "label": [1.5, None, 2]}
+    metadata |= {"metadata_label": [1, 2, 3], "mixed": [1, "x", None]}
+    rows = VALUES, np.array([4, 0, 4]), ["a", "\udcff", "ü"]
+    table.write(tmp_path / "test", *rows, identity=identity(1), metadata=metadata)
     embedding_files.write_parquet(tmp_path / "test.parquet", table.read(tmp_path / "test"))
     read = parquet.read_table(tmp_path / "test.parquet")
     assert read.schema.field("embedding").type == pyarrow.list_(pyarrow.float32(), 5)

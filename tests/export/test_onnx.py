@@ -1,5 +1,4 @@
-"""The exported ONNX model: equal outputs in onnxruntime for any batch size, for every architecture
-and method.
+"""The exported ONNX model: equal outputs in onnxruntime for any batch size, for every architecture and method.
 
 Slow: importing the converter takes ten seconds or more.
 """

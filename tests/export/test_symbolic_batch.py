@@ -1,5 +1,4 @@
-"""Embeddings for any number of images: every architecture and method is traced with a symbolic
-batch size."""
+"""Embeddings for any number of images: every architecture and method is traced with a symbolic batch size."""
 
 from typing import Any
 

@@ -37,17 +37,10 @@ def write_run(
     (directory / "embeddings" / "test" / "labels.npy").write_text(labels)
     (directory / "embeddings" / "test" / "ids.json").write_text(names or str(len(hits)))
     seal.close(directory / "embeddings" / "test", "embeddings")
-    results = {
-        "recall@1": float(hits.mean()),
-        "recall@1_stderr": 0.01,
-        "map@r": float(hits.mean()) / 2,
-        "protocol": protocol,
-        "model": "last",
-        "step": steps,
-        "steps": steps,
-        "length": {"steps": steps, "epochs": 0},
-        "timing": {"seconds": 60.0, "images_per_second": 100.0, "peak_memory": 2**30},
-    }
+    results = {"recall@1": float(hits.mean()), "recall@1_stderr": 0.01, "map@r": float(hits.mean()) / 2}
+    results |= {"protocol": protocol, "model": "last", "step": steps, "steps": steps}
+    results |= {"length": {"steps": steps, "epochs": 0}}
+    results |= {"timing": {"seconds": 60.0, "images_per_second": 100.0, "peak_memory": 2**30}}
     (directory / "results.json").write_text(json.dumps(results | metrics))
     if config is not None:
         (directory / "config.json").write_text(json.dumps({"config": config}))

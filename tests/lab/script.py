@@ -1,5 +1,4 @@
-"""Stands in for the processes of trials, without training: as a process, or in the process of the
-tests."""
+"""Stands in for the processes of trials, without training: as a process, or in the process of the tests."""
 
 import json
 import sys
@@ -38,8 +37,7 @@ def write(directory: Path, about: dict[str, Any], results: dict[str, Any]) -> No
 
 
 def train(directory: Path, split: str, alpha: float, seconds: float) -> None:
-    """The results of 1200 steps; the best alpha is 20 on validation classes, and large on test
-    classes."""
+    """The results of 1200 steps; the best alpha is 20 on validation classes, and large on test classes."""
     directory.mkdir(exist_ok=True)
     with open(directory.parent / "starts.txt", "a") as starts:
         starts.write(directory.name + "\n")
@@ -60,8 +58,7 @@ def main(where: str, *others: str) -> None:
 
 
 def finished(arguments: Sequence[str], log: Path) -> AbstractContextManager[Any]:
-    """In place of `runner.Slot.start`: executes the script, and returns the process that has
-    ended."""
+    """In place of `runner.Slot.start`: executes the script, and returns the process that has ended."""
     code = 0
     try:
         main(*arguments[1:])

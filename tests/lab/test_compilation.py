@@ -1,5 +1,4 @@
-"""Compiling for devices that are not there: without the wheels, lowering; what a user may type;
-with the wheels, facts.
+"""Compiling for devices that are not there: without the wheels, lowering; what a user may type; with the wheels, facts.
 
 JAX_TOPOLOGIES names the platforms whose wheels are installed, "cuda" or "tpu"; their tests then run
 in the slow set.
@@ -76,8 +75,7 @@ NETWORKS: dict[str, tuple[Any, int]] = {
     "name", [pytest.param(n, marks=[pytest.mark.slow] if n == "bn_inception" else []) for n in NETWORKS]
 )
 def test_forms_for_cpus_leave_no_trace(name: str) -> None:
-    """Each convolution has two gradients, the first one has one; no gradient is summed in
-    bfloat16."""
+    """Each convolution has two gradients, the first one has one; no gradient is summed in bfloat16."""
     config, count = NETWORKS[name]
     backbone = plugin_module("backbone", name).build(replace(config, dtype="bfloat16"))
     params, stats = jax.eval_shape(lambda key: backbone.init(key, (70, 70)), jax.random.key(0))
@@ -101,8 +99,7 @@ def test_forms_for_cpus_leave_no_trace(name: str) -> None:
 
 
 def test_precisions_that_a_device_does_not_have() -> None:
-    """And the type of each product where it has them: the embedding layer's is that of the
-    heads."""
+    """And the type of each product where it has them: the embedding layer's is that of the heads."""
     config = config_files.resolved(str(ROOT / "configs" / "cub_baseline.py"), {"train.precision": "tensorfloat32"})
     text = lowered("cub_baseline", ("cuda",), precision="tensorfloat32")["cuda"]
     asked = {found for line in lines(text, "convolution") for found in re.findall(r"precision (HIGH\w*|DEFAULT)", line)}

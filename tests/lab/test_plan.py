@@ -1,5 +1,4 @@
-"""Study files and their trials: every configuration is valid; invalid studies are explained in one
-sentence."""
+"""Study files and their trials: every configuration is valid; invalid studies are explained in one sentence."""
 
 import json
 import re
@@ -100,8 +99,7 @@ def test_rows_that_need_others(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_roots_of_others(tmp_path: Path) -> None:
-    """Another study, other files, or the run of another configuration: refused before anything is
-    written."""
+    """Another study, other files, or the run of another configuration: refused before anything is written."""
     one = study(Row("a", DIGITS))
     made = plan.trials(one, settings(tmp_path))
     for _ in range(2):

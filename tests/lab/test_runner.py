@@ -87,8 +87,7 @@ def test_each_trial_runs_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_a_trial_that_diverges_is_noted(tmp_path: Path, in_process: None, capsys: pytest.CaptureFixture[str]) -> None:
-    """The others go on; what needs it, at any depth, is not run; the next command tries it
-    again."""
+    """The others go on; what needs it, at any depth, is not run; the next command tries it again."""
     trials = prepared(tmp_path, 12, 13, 14)
     failed = trials[1].name
     second = replace(trials[2], name="second", directory=tmp_path / "second", needs=(failed,))

@@ -1,5 +1,4 @@
-"""Tables over runs: numbers against independent computations, ranks, groups, formats; no
-training."""
+"""Tables over runs: numbers against independent computations, ranks, groups, formats; no training."""
 
 import csv
 import io
@@ -99,14 +98,8 @@ def test_undefined_metrics(tmp_path: Path) -> None:
     """Are null in JSON; other runs and rows still have a mean and a best."""
     metric = "macro_recall@1"
     first = config() | {"paper": {}}
-    write_run(
-        tmp_path / "a-0",
-        hits(0.5),
-        config=first,
-        nmi=None,
-        refined={"ward": {"recall@1": 0.9, metric: None}},
-        **{metric: 0.5},
-    )
+    refined = {"ward": {"recall@1": 0.9, metric: None}}
+    write_run(tmp_path / "a-0", hits(0.5), config=first, nmi=None, refined=refined, **{metric: 0.5})
     write_run(tmp_path / "b-0", hits(0.6), config=config(alpha=2.0), nmi=0.5, **{metric: 0.4})
     table, _ = tables.table(tables.summarise_runs(sorted(tmp_path.iterdir()), metric))
     found = column(table, "R@1 per class")
@@ -150,13 +143,8 @@ def test_rows_without_results_have_a_reason_in_every_table(tmp_path: Path, capsy
 def test_published_numbers(tmp_path: Path) -> None:
     """Those that the study states, else the configuration's; also of refined embeddings."""
     weights = {"recall@1": 0.605}
-    published_rows = Study(
-        "A title",
-        rows=(
-            Row("x", refined={"reciprocal": {"paper": {"recall@1": 0.708}}}, reported={"authors' weights": weights}),
-            Row("y"),
-        ),
-    )
+    x = Row("x", refined={"reciprocal": {"paper": {"recall@1": 0.708}}}, reported={"authors' weights": weights})
+    published_rows = Study("A title", rows=(x, Row("y")))
     made = [Trial(f"{row}-seed0", row, 0, tmp_path / f"{row}-seed0", None) for row in "xy"]
     plan.create_study("name", published_rows, Settings(tmp_path), made)
     after = {"recall@1": 0.66, "map@r": 0.3}

@@ -52,8 +52,7 @@ SIZE = ("--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=0", "--cpus-per-tas
 
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
-    """Starts the daemons; yields a function that runs a command of Slurm in a checkout and returns
-    what it prints."""
+    """Starts the daemons; yields a function that runs a command of Slurm in a checkout and returns what it prints."""
     project, place = tmp_path / "project", tmp_path / "slurm"
     checkout(project)
     (place / "state").mkdir(parents=True)

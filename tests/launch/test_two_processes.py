@@ -1,5 +1,4 @@
-"""The launch script of a TPU pod, with a stand-in for gcloud that starts two processes on this
-machine."""
+"""The launch script of a TPU pod, with a stand-in for gcloud that starts two processes on this machine."""
 
 import os
 import signal

@@ -1,5 +1,4 @@
-"""Hostile input by kind: valid files with flipped, missing or repeated parts, and command lines
-with odd values."""
+"""Hostile input by kind: valid files with flipped, missing or repeated parts, and command lines with odd values."""
 
 import copy
 import functools
@@ -70,8 +69,7 @@ def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 @st.composite
 def json_file(draw: DrawFn, value: Any) -> bytes:
-    """A JSON object with one or two entries replaced or removed or, less often, with damaged
-    bytes."""
+    """A JSON object with one or two entries replaced or removed or, less often, with damaged bytes."""
     if draw(st.integers(0, 4)) == 0:
         return draw(damaged(json.dumps(value).encode()) | st.sampled_from(BROKEN_JSON))
     value = json.loads(json.dumps(value))
@@ -121,16 +119,8 @@ def _overrides(draw: DrawFn) -> Files:
     return {"arguments": "\0".join(arguments).encode("utf-8", "surrogatepass")}
 
 
-FACTS = {
-    "config": json.loads(json.dumps(asdict(experiments.small(steps=20)))),
-    "hash": "x",
-    "data_hash": "y",
-    "classes": 40,
-    "images": 7208,
-    "shape": [24, 24],
-    "commit": None,
-    "versions": {},
-}
+FACTS = {"config": json.loads(json.dumps(asdict(experiments.small(steps=20)))), "hash": "x", "data_hash": "y"}
+FACTS |= {"classes": 40, "images": 7208, "shape": [24, 24], "commit": None, "versions": {}}
 LINE = {"step": 3, "loss": 1.5, "test/recall@1": 0.5}
 
 

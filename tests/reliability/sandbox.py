@@ -41,8 +41,7 @@ class Attack(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """How a case ended: the error line, or what must not happen with the place in dml_jax where it
-    did."""
+    """How a case ended: the error line, or what must not happen with the place in dml_jax where it did."""
 
     kind: Literal["success", "error", "failure"]
     text: str = ""
@@ -62,8 +61,7 @@ def write(directory: Path, files: Files) -> None:
 
 
 def run(read: Callable[[Path], object], files: Files) -> Outcome:
-    """Writes hostile input into a new directory, where `read`, which is given the directory, reads
-    it."""
+    """Writes hostile input into a new directory, where `read`, which is given the directory, reads it."""
     printed = io.StringIO()
     with tempfile.TemporaryDirectory(prefix="dml_jax-case-") as folder:
         write(Path(folder), files)
@@ -76,8 +74,7 @@ def run(read: Callable[[Path], object], files: Files) -> Outcome:
 
 
 def _general(text: str) -> str:
-    """A text without the random names of directories, so that equal failures are counted
-    together."""
+    """A text without the random names of directories, so that equal failures are counted together."""
     return re.sub(r"/tmp/[^/'\" ]*", "…", text)
 
 

@@ -1,5 +1,4 @@
-"""No code runs from data: no pickles, evaluated text or shells, and no unchecked unpacking, except
-as reviewed."""
+"""No code runs from data: no pickles, evaluated text or shells, and no unchecked unpacking, except as reviewed."""
 
 import ast
 from collections.abc import Iterator

@@ -1,5 +1,4 @@
-"""Hostile input ends in success or in one error line; `python -m benchmarks.faults` runs the same
-with more cases."""
+"""Hostile input ends in success or in one error line; `python -m benchmarks.faults` runs the same with more cases."""
 
 import warnings
 
@@ -19,13 +18,8 @@ CASES = 20  # times an attack's share; about 2,000 in all
 def test_success_or_one_error_line(name: str) -> None:
     attack = ATTACKS[name]
 
-    @settings(
-        max_examples=CASES * attack.share,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-    )
+    @settings(max_examples=CASES * attack.share, deadline=None, derandomize=True, database=None)
+    @settings(suppress_health_check=list(HealthCheck))
     @given(files=attack.files)
     def check(files: sandbox.Files) -> None:
         outcome = sandbox.run(attack.read, files)

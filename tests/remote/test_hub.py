@@ -94,8 +94,7 @@ def test_failures(
     pattern: str, fault: Fault, message: str, hub: Hub, timm: dict[str, bytes], weights: bytes,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    """One sentence; nothing is kept, neither here nor by the client; then the same command
-    succeeds."""
+    """One sentence; nothing is kept, neither here nor by the client; then the same command succeeds."""
     hub.fail(pattern, fault)
     code, out, err = run(capsys)
     assert (code, out, err.count("\n")) == (2, "", 1)

@@ -77,8 +77,7 @@ def test_images_are_embedded_as_by_the_library(port: int) -> None:
     assert ask(port, None, path="health") == (200, {"status": "ok"})
 
 
-# Starlette leaves the part of a form that is cut off to the garbage collector; it is in memory, not
-# in a file.
+# Starlette leaves the part of a form that is cut off to the garbage collector; it is in memory, not in a file.
 @pytest.mark.filterwarnings("ignore:.*SpooledTemporaryFile:pytest.PytestUnraisableExceptionWarning")
 def test_wrong_requests(silent: int) -> None:
     """A sentence in JSON or, for the form of a browser, in a page without an answer. Too large
