@@ -1,6 +1,7 @@
-"""Options without effect: errors where the command line sets them, warnings where a file does."""
+"""Options without effect: errors where the command line sets them, warnings where a file does; `--mode=show`."""
 
 import re
+import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -124,3 +125,25 @@ def test_what_an_override_leaves_without_effect() -> None:
     assert [text.partition("=")[0] for text in texts] == ["train.milestones", "train.gamma"]
     made, texts = shown(path("digits_baseline:arcface"), method__loss="cosface")
     assert (made.method.losses, made.method.cosface.margin, texts) == (("cosface",), 0.35, [])
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_show_marks_what_differs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    changes = ("--config.method.proxy_anchor.alpha=20", "--config.train.steps=60")
+    monkeypatch.setattr(
+        sys, "argv", ["dml_jax.main", "--config=configs/cars_baseline.py:proxy_anchor", "--mode=show", *changes]
+    )
+    assert main.main() == 0
+    out = capsys.readouterr().out
+    lines = [line.partition("  #")[0] for line in out.splitlines()]
+    assert "* method.proxy_anchor.alpha = 20  (default 32)  # float > 0; Steepness; greater than 0" in out
+    assert {
+        "  method.proxy_anchor.margin = 0.1",
+        "* train.groups.backbone.warmup = freeze  (default train)",
+        "* train.steps = 60  (default 0)",
+        "  train.epochs = 0",  # replaced by the steps
+        "  paper = {}",  # it is not the paper's experiment any more
+    } <= {*lines}

@@ -1,4 +1,5 @@
-"""What the devices exchange in a training step, and what they hold, by the text of the compiled program."""
+"""What the devices exchange in a training step, and what they hold, by the text of the compiled program; every paper's
+method passes `dml-jax check`, but for what it says of itself."""
 
 import math
 import re
@@ -12,13 +13,13 @@ import optax
 import pytest
 
 from dml_jax.data import augment
-from dml_jax.lab import compilation
+from dml_jax.lab import compilation, conformance, plugins
 from dml_jax.methods.contract import Batch
 from dml_jax.train import experiment, step
 from dml_jax.train.distributed import device_mesh
 from tests import toys
 from tests.contract.cases import BATCH
-from tests.contract.methods import LARGE
+from tests.contract.methods import LARGE, SMALL
 from tests.train.experiments import small
 
 
@@ -72,3 +73,22 @@ def test_devices_exchange_gradients_and_embeddings(name: str) -> None:
     assert text.count("may-alias") == len(jax.tree.leaves(state))  # donated
     for host in ("custom-call", "infeed", "outfeed", "send(", "recv("):
         assert host not in text
+
+
+def examined(method: str) -> dict[str, str]:
+    """Outcomes by check, without training; the name of a method of this package is no import path."""
+    outcomes = conformance.check(*plugins.find_plugins(f"dml_jax.methods.{method}")[0], {}, None)
+    return {one.check: one.result for one in outcomes if one.check != conformance.NAMED}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, case in SMALL.items() if case.examined])
+def test_all_checks_pass(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A method whose gradients are reversed differs by this alone."""
+    reverses, found = SMALL[name].reverses, examined(name)
+    if reverses:
+        assert found.pop(conformance.GRADIENT) == "skipped"
+    assert set(found.values()) == {"passed"}
+    if reverses:
+        monkeypatch.setattr(reverses, lambda x: x)
+        assert examined(name)[conformance.GRADIENT] == "passed"

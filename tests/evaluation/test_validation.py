@@ -1,15 +1,18 @@
-"""Labels that are compared exactly, galleries that hold the queries, and files. What is refused:
-`tests/refusals/evaluation.txt`."""
+"""Labels that are compared exactly, galleries that hold the queries, files; the public names of the package, their
+defaults and lazy import. What is refused: `tests/refusals/evaluation.txt`."""
 
+import inspect
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dml_jax import losses
+from dml_jax import evaluation, losses
 from dml_jax.data import samplers
-from dml_jax.evaluation import metrics, validation
+from dml_jax.evaluation import kmeans, metrics, neighbors, validation
 
 X = np.random.default_rng(0).normal(size=(12, 4)).astype(np.float32)
 Y = np.repeat(np.arange(4), 3)
@@ -95,3 +98,29 @@ def test_equal_labels_in_other_forms(user: str) -> None:
         [2**63, 2**63 + 1] * 6,
     ):
         np.testing.assert_array_equal(USERS[user](labels), expected)
+
+
+def test_every_public_name_exists():
+    assert {"kmeans", "metrics", "neighbors", "nmi", "retrieval"} <= set(evaluation.__all__)
+    for name in evaluation.__all__:
+        assert getattr(evaluation, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'missing'"):
+        _ = evaluation.missing
+
+
+def test_defaults():
+    def defaults(function):
+        parameters = inspect.signature(function).parameters.values()
+        return {p.name: p.default for p in parameters if p.default is not p.empty}
+
+    fit = {"init": "k-means++", "seed": 0, "restarts": 1, "max_iterations": 300}
+    assert defaults(kmeans.fit) == fit
+    assert defaults(neighbors.search) == {"metric": "cosine", "exclude_self": False}
+    promised = {"ks": (1, 2, 4, 8), "metric": "cosine", "gallery": None, "gallery_labels": None}
+    assert defaults(metrics.retrieval).items() >= promised.items()
+
+
+def test_importing_the_package_imports_neither_jax_nor_scikit_learn():
+    loaded = "{'jax', 'sklearn', 'scipy'} & set(sys.modules)"
+    code = f"import sys, dml_jax.evaluation; sys.exit(bool({loaded}))"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)

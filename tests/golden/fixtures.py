@@ -2,6 +2,7 @@
 
 import json
 import os
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -102,3 +103,27 @@ def of_vectors(
         return found if maps else found[:, None, None, :], stats
 
     return Backbone(init=lambda *_: ({}, {}), apply=apply, channels=channels, preprocess=lambda x: x)
+
+
+# Weights of backbones are not stored in the files but drawn per key.
+
+
+def draw(seed: int, key: str, shape: tuple[int, ...]) -> np.ndarray:
+    """A tensor by the rule of the files, with torch's axes, float64."""
+    n = np.random.default_rng(zlib.crc32(f"{seed}:{key}".encode())).standard_normal(shape)
+    if key.endswith("running_mean"):
+        return 0.1 * n
+    if key.endswith("running_var"):
+        return 0.5 + np.abs(n)
+    if len(shape) == 4:
+        return n * np.sqrt(2 / (shape[1] * shape[2] * shape[3]))
+    if len(shape) == 3:
+        return 0.5 * n
+    if len(shape) == 2:
+        return n * np.sqrt(1 / shape[1])
+    return 1 + 0.1 * n if key.endswith("weight") else 0.1 * n
+
+
+def image(seed: int, tag: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Random input images [B, 3, H, W] by the rule of the files."""
+    return np.random.default_rng(zlib.crc32(f"{seed}:input:{tag}".encode())).standard_normal(shape)

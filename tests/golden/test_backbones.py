@@ -23,6 +23,7 @@ from dml_jax.backbones.weights import converted
 from dml_jax.backbones.weights.convert import convert, to_jax_axes, torch_name, torch_shape
 from tests.backbones.state_dicts import to_torch
 from tests.golden import fixtures
+from tests.golden.fixtures import draw, image
 
 NETS: dict[str, tuple[ModuleType, Any, type[nn.Module]]] = {
     "resnet50": (resnet, resnet.Config(), resnet.ResNet),
@@ -40,30 +41,6 @@ OTHERS = {"resnet50_train", "ops", "bn_inception_forward", "vit"}
 
 def test_every_file_is_known() -> None:
     assert set(fixtures.names("backbones")) <= FORWARD | HUGGING_FACE | OTHERS
-
-
-# Weights are not stored in the files but drawn per key.
-
-
-def draw(seed: int, key: str, shape: tuple[int, ...]) -> np.ndarray:
-    """A tensor by the rule of the files, with torch's axes, float64."""
-    n = np.random.default_rng(zlib.crc32(f"{seed}:{key}".encode())).standard_normal(shape)
-    if key.endswith("running_mean"):
-        return 0.1 * n
-    if key.endswith("running_var"):
-        return 0.5 + np.abs(n)
-    if len(shape) == 4:
-        return n * np.sqrt(2 / (shape[1] * shape[2] * shape[3]))
-    if len(shape) == 3:
-        return 0.5 * n
-    if len(shape) == 2:
-        return n * np.sqrt(1 / shape[1])
-    return 1 + 0.1 * n if key.endswith("weight") else 0.1 * n
-
-
-def image(seed: int, tag: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Random input images [B, 3, H, W] by the rule of the files."""
-    return np.random.default_rng(zlib.crc32(f"{seed}:input:{tag}".encode())).standard_normal(shape)
 
 
 def described_image(meta: dict[str, Any]) -> np.ndarray:

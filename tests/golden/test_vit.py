@@ -21,7 +21,7 @@ from dml_jax.backbones.weights import converted
 from dml_jax.commands import convert as convert_command
 from tests.backbones.state_dicts import write
 from tests.golden import fixtures, vit_reference
-from tests.golden.test_backbones import draw, image
+from tests.golden.fixtures import draw, image
 
 pytestmark = pytest.mark.skipif("vit" not in fixtures.names("backbones"), reason="no reference of this family")
 SMALL = {"depth": 2, "width": 128, "heads": 2}

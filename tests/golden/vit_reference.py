@@ -205,7 +205,7 @@ def measured(case: Case, shape: tuple[int, int]) -> dict[str, np.ndarray]:
     """Tokens, and the derivative of their product with a random array along random directions."""
     import torch
 
-    from tests.golden.test_backbones import draw, image
+    from tests.golden.fixtures import draw, image
 
     drawn = {name: draw(SEED, name, size) for name, size in case.shapes.items()}
     state = {name: torch.from_numpy(array).requires_grad_() for name, array in drawn.items()}

@@ -9,7 +9,7 @@ from dml_jax.methods import group_loss
 from dml_jax.methods.contract import TrainingSet
 from dml_jax.methods.group_loss import Config
 from tests import toys
-from tests.methods import test_teaching
+from tests.methods import taught
 
 COUNT, DIM, CLASSES = 9, 5, 6
 LABELS = np.array([4, 1, 4, 4, 1, 0, 0, 0, 1])
@@ -95,4 +95,4 @@ def test_pooled_features_are_the_embedding_without_a_layer() -> None:
 
 def test_it_teaches_the_logits_of_its_loss() -> None:
     config = Config(embedding_dim=8)
-    test_teaching.check_logits(group_loss.build(config, toys.backbone(), test_teaching.DATA))
+    taught.check_logits(group_loss.build(config, toys.backbone(), taught.DATA))

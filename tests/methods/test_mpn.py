@@ -18,7 +18,7 @@ from dml_jax.methods.mpn.refinement import Groups
 from dml_jax.numerics import unit
 from dml_jax.train import step
 from tests import toys
-from tests.methods import test_teaching
+from tests.methods import taught
 
 SMALL = mpn.Config(embedding_dim=8, heads=2, k=4, k_r=3)
 CLASSES, KEY = 5, jax.random.key(0)
@@ -264,15 +264,15 @@ def test_preference_of_nodes_that_have_both_kinds() -> None:
 )
 def test_logits_are_those_of_the_loss(options: dict[str, Any]) -> None:
     config = mpn.Config(embedding_dim=8, temperature=1, smoothing=0, **options)
-    test_teaching.check_logits(mpn.build(config, toys.backbone(), test_teaching.DATA))
+    taught.check_logits(mpn.build(config, toys.backbone(), taught.DATA))
 
 
 def test_embeddings_are_refined() -> None:
     """Without dropout, and with the running statistics of the neck."""
     config = mpn.Config(embedding_dim=8, layers=2, concatenate=True, dropout=0.5)
-    method, batch = mpn.build(config, toys.backbone(), test_teaching.DATA), toys.batch(1)
+    method, batch = mpn.build(config, toys.backbone(), taught.DATA), toys.batch(1)
     params, state = toys.drawn(method)
-    network = mpn.MessagePassingNetwork(config, test_teaching.CLASSES)
+    network = mpn.MessagePassingNetwork(config, taught.CLASSES)
 
     @jax.jit
     def both_layers(params: Any, state: Any, images: jax.Array) -> jax.Array:
@@ -288,6 +288,6 @@ def test_embeddings_are_refined() -> None:
     # The running mean and variance start at 0 and 1.
     scaled = h / np.sqrt(1 + 1e-5) * params["mpn"]["neck"]["scale"]
     logits = scaled @ np.asarray(params["mpn"]["classifier"]["kernel"], float)
-    taught = test_teaching.teach(method, params, state, batch)
-    np.testing.assert_allclose(taught.embeddings, h / np.linalg.norm(h, axis=1, keepdims=True), atol=1e-5)
-    np.testing.assert_allclose(taught.logits, logits, atol=1e-5)
+    found = taught.teach(method, params, state, batch)
+    np.testing.assert_allclose(found.embeddings, h / np.linalg.norm(h, axis=1, keepdims=True), atol=1e-5)
+    np.testing.assert_allclose(found.logits, logits, atol=1e-5)

@@ -13,8 +13,7 @@ from dml_jax.errors import ConfigError
 from dml_jax.methods import student
 from dml_jax.methods.contract import Method, Teaching
 from tests import toys
-from tests.methods import test_teaching
-from tests.methods.test_teaching import DATA, loss, softmax, teach, with_teacher
+from tests.methods.taught import DATA, check_logits, loss, softmax, teach, with_teacher
 
 SMALL = student.Config(teacher="runs/teacher", embedding_dim=8)
 KINDS = ("distillation", "distillation_kl", "imitation", "relational")
@@ -110,7 +109,7 @@ def test_loss_of_a_batch() -> None:
 
 def test_a_student_teaches_the_logits_of_its_loss() -> None:
     config = replace(SMALL, weight=0.0, temperature=1, smoothing=0)
-    test_teaching.check_logits(student.build(config, toys.backbone(), DATA))
+    check_logits(student.build(config, toys.backbone(), DATA))
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,14 @@ from jax.sharding import Mesh
 
 from dml_jax import files
 from dml_jax.backbones import resnet
-from dml_jax.config import Config, Group, Train, resolve
+from dml_jax.config import Config, Group, Train, plugin_module, resolve
+from dml_jax.console import Console
 from dml_jax.methods import baseline
+from dml_jax.methods.contract import PyTree
 from dml_jax.train import experiment as experiments
+from dml_jax.train import warm_start
 from dml_jax.train.checkpoint import Checkpoints
+from dml_jax.train.distributed import device_mesh
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.step import TrainState
 from tests import toys
@@ -65,3 +69,28 @@ def write_run(directory: Path, experiment: Experiment, state: TrainState) -> Che
     with closing(Checkpoints(directory / "checkpoints", lambda: state, pytest.fail, run=facts)) as store:
         store.save("latest", state, {})
     return store
+
+
+def of_method(method: Any, *, validation_share: float = 0.0, **train: Any) -> Experiment:
+    given = values(steps=3, **train)
+    given["method"] = asdict(method)
+    given["train"]["groups"] = {name: asdict(Group(1e-3)) for name in plugin_module("method", method.name).GROUPS}
+    if train.get("feature_views"):
+        given["train"]["groups"]["backbone"]["freeze"] = True
+    given["data"]["validation_share"] = validation_share
+    return experiments.build(resolve(given))
+
+
+def saved(experiment: Experiment, directory: Path) -> PyTree:
+    """Random variables as the only checkpoint of a run; returns the parameters."""
+    state = drawn(experiment.template())._replace(step=np.int32(3))
+    write_run(directory, experiment, device_mesh.place(experiment.mesh, state))
+    return state.params
+
+
+def started(experiment: Experiment, source: Path) -> Any:
+    return warm_start.initial_state(experiment._replace(start=str(source)), Console(quiet=True))
+
+
+def assert_equal(a: PyTree, b: PyTree) -> None:
+    jax.tree.map(np.testing.assert_array_equal, a, b)

@@ -11,16 +11,13 @@ import pytest
 from dml_jax.config import Config, resolve
 from dml_jax.errors import CheckpointError
 from dml_jax.files import write_json
-from dml_jax.methods import diva
+from dml_jax.methods import baseline, diva
 from dml_jax.train import experiment as experiments
 from dml_jax.train import model, warm_start
 from dml_jax.train.records import workdir
-from tests.train import test_warm_start
-from tests.train.experiments import values
-from tests.train.test_loop import compiled_once  # noqa: F401 (a fixture)
-from tests.train.test_warm_start import PROXIES, assert_equal, saved, started
+from tests.train.experiments import assert_equal, of_method, saved, started, values
 
-pytestmark = pytest.mark.usefixtures("patches")
+pytestmark = pytest.mark.usefixtures("patches", "compiled_once")
 
 
 def diva_config(select: str = "last", **evaluation: Any) -> Config:
@@ -85,8 +82,8 @@ def test_the_reading_of_the_results_is_that_of_the_model(tmp_path: Path) -> None
 
 def test_the_key_network_is_a_copy_of_the_network(tmp_path: Path) -> None:
     """Also if another method has trained the network."""
-    params = saved(test_warm_start.build(PROXIES), tmp_path / "run")
-    experiment = test_warm_start.build(diva.Config(embedding_dim=4, queue_batches=1))
+    params = saved(of_method(baseline.make_config("proxy_anchor", embedding_dim=4)), tmp_path / "run")
+    experiment = of_method(diva.Config(embedding_dim=4, queue_batches=1))
     state = started(experiment, tmp_path / "run")
     with experiment.batches(0, 1) as batches:
         batch = experiment.device_batch(*next(batches))

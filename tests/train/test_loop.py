@@ -3,7 +3,6 @@
 import json
 import signal
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -18,80 +17,20 @@ import pytest
 from jax.sharding import Mesh
 
 from dml_jax import seal
-from dml_jax.console import Console
 from dml_jax.data import pipeline
 from dml_jax.errors import CheckpointError, DivergedError
 from dml_jax.methods.contract import Batch
 from dml_jax.train import loop, step
-from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import device_mesh
-from dml_jax.train.distributed.stop_signals import Interrupted, Stop
+from dml_jax.train.distributed.stop_signals import Interrupted
 from dml_jax.train.embedding import Embedder
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.records import workdir
-from dml_jax.train.step import TrainState
 from tests.train.experiments import on_patches, small
+from tests.train.loops import StopAt, Strict, bits, checkpoints, saved, train
+
+pytestmark = pytest.mark.usefixtures("compiled_once")
 
 STEPS = 20
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled_once() -> Iterator[None]:
-    """Restarts of an experiment share the training step."""
-    made: dict[Any, Any] = {}
-    build = Experiment.jitted_step
-
-    def shared(experiment: Experiment, like: TrainState) -> Any:
-        parts = experiment.method, experiment.optimizer, experiment.augment, experiment.mesh
-        if parts not in made:
-            made[parts] = build(experiment, like)
-        return made[parts]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Experiment, "jitted_step", shared)
-        yield
-
-
-class StopAt(Stop):
-    """SIGTERM after a number of steps."""
-
-    def __init__(self, step: int):
-        super().__init__()
-        self.left = step
-
-    def agreed(self) -> int:
-        self.left -= 1
-        if self.left == -1:
-            self.signal = signal.SIGTERM
-        return self.signal
-
-
-def checkpoints(experiment: Experiment, directory: Path) -> Checkpoints:
-    return Checkpoints(directory / "checkpoints", lambda: experiment.template(), pytest.fail, run={})
-
-
-class Strict(Console):
-    """A console without progress, on which a warning is a failure."""
-
-    def __init__(self) -> None:
-        super().__init__(quiet=True)
-
-    def warn(self, message: str) -> None:
-        pytest.fail(message)
-
-
-def train(experiment: Experiment, directory: Path, stop: Stop | None = None) -> TrainState:
-    directory.mkdir(exist_ok=True)
-    return loop.train(experiment, directory, {}, Strict(), stop or Stop())
-
-
-def saved(directory: Path, kind: str = "latest") -> list[int]:
-    """The steps of the complete checkpoints of a run."""
-    return [int(path.name) for path in workdir.complete_checkpoints(directory / "checkpoints" / kind)]
-
-
-def bits(state: TrainState) -> list[bytes]:
-    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(state)]
 
 
 CONFIG = small(steps=STEPS, log_every=3, evaluate_every=8, checkpoint_every=7, select="test", optimizer="adam")

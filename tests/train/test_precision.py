@@ -1,4 +1,4 @@
-"""Tests of a training step in bfloat16."""
+"""A training step in bfloat16, and its memory if batches are encoded in chunks."""
 
 import re
 from dataclasses import asdict
@@ -7,15 +7,18 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from dml_jax.backbones import convolution
 from dml_jax.config import resolve
 from dml_jax.lab import compilation
+from dml_jax.methods import baseline
 from dml_jax.numerics import heads_in, product
-from dml_jax.train import experiment
+from dml_jax.train import experiment, method_wrappers, step
 from dml_jax.train.distributed import device_mesh
+from tests import toys
 from tests.train.experiments import small
 
 
@@ -114,3 +117,18 @@ def test_matrix_products_on_a_cpu_are_those_of_xla() -> None:
     options = device_mesh.compiler_options(device_mesh.make())
     ours, default = (jax.jit(jnp.dot, compiler_options=chosen).lower(matrix, matrix) for chosen in (options, {}))
     assert ["ynn" in lowered.compile().as_text() for lowered in (ours, default)] == [False, True]
+
+
+def test_chunks_need_a_fraction_of_the_memory() -> None:
+    """The compiler's own figure for a batch whose feature maps are larger than everything else."""
+    made = baseline.build(baseline.make_config(embedding_dim=16), toys.backbone(1024), toys.training_set(4))
+    optimizer = optax.sgd(0.01)
+    batch = toys.batch(1, size=256)
+    state = jax.eval_shape(partial(step.initial, made, optimizer), jax.random.key(0), batch)
+
+    def temporary(parts: int) -> int:
+        run = jax.jit(step.build(method_wrappers.chunked(made, parts), optimizer))
+        memory = run.lower(state, batch, jax.random.key(0)).compile().memory_analysis()
+        return memory.temp_size_in_bytes
+
+    assert temporary(16) < temporary(1) / 4

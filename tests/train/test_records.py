@@ -27,7 +27,7 @@ from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import workdir
 from dml_jax.train.step import TrainState
 from tests.train.experiments import small
-from tests.train.test_loop import StopAt
+from tests.train.loops import StopAt
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("patches")

@@ -42,9 +42,9 @@ def config(rate: float, **train: Any) -> Config:
     return resolve(given)
 
 
-def train(directory: Path, rate: float) -> dict[str, Any]:
+def train(directory: Path, given: Config) -> dict[str, Any]:
     with Stop() as stop:
-        run.train(config(rate), directory, Console(active=False), stop)
+        run.train(given, directory, Console(active=False), stop)
     results: dict[str, Any] = json.loads((directory / "results.json").read_text())
     return results
 
@@ -84,8 +84,8 @@ def test_published_weights_are_kept_where_training_hurts(tmp_path: Path, monkeyp
     with monkeypatch.context() as patched:
         patched.setattr(selection, "keep", interrupted)
         with pytest.raises(Interrupted):
-            train(tmp_path / "run", 30.0)
-    results = train(tmp_path / "run", 30.0)
+            train(tmp_path / "run", config(30.0))
+    results = train(tmp_path / "run", config(30.0))
     choice, found = results["choice"], model.load(tmp_path / "run")
     assert choice["kept"] == selection.PUBLISHED
     assert choice["training"]["trained"]["map@r"] < choice["training"][choice["kept"]]["map@r"]
@@ -104,7 +104,7 @@ def test_candidates_by_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """The one that is kept is the mean of the weights before and after the training; each is loaded
     by its name, and the report's figures on the test classes are those of the named models."""
     monkeypatch.setattr(selection, "best", lambda gains: "halfway")
-    results = train(tmp_path / "run", 1e-2)
+    results = train(tmp_path / "run", config(1e-2))
     named = {name: model.load(tmp_path / "run", name) for name in ("layer", "trained", "halfway")}
     kept = model.load(tmp_path / "run").params
     counts = {name: int(found.step) for name, found in named.items()}
@@ -136,7 +136,7 @@ def unchosen(tmp_path_factory: pytest.TempPathFactory, few_images: None, patches
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(selection, "keep", interrupted)
         with pytest.raises(Interrupted):
-            train(directory, 1e-2)
+            train(directory, config(1e-2))
     test = experiments.build(config(1e-2)).splits["test"]
     return directory, np.stack([test.read(i, None) for i in range(9)])
 
@@ -154,7 +154,7 @@ def chosen(
     directory, images = unchosen
     shutil.copytree(directory, tmp_path / "run")
     monkeypatch.setattr(selection, "best", lambda gains: request.param)
-    assert train(tmp_path / "run", 1e-2)["choice"]["kept"] == request.param
+    assert train(tmp_path / "run", config(1e-2))["choice"]["kept"] == request.param
     own = table.read(tmp_path / "run" / "embeddings" / "test")
     return tmp_path / "run", images, own.embeddings[: len(images)]
 
@@ -223,12 +223,19 @@ def test_candidates_are_measured_on_classes_that_they_were_not_trained_on(monkey
         list(selection.halves(made))
 
 
+OFTEN = config(1e-2, checkpoint_every=1)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, few_images: None, patches: None) -> dict[str, Any]:
+    return train(tmp_path_factory.mktemp("whole") / "run", OFTEN)
+
+
 @pytest.mark.parametrize("after", ["half of a fold", "both folds"])
-def test_an_interrupted_choice_continues(after: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_choice_continues(
+    after: str, whole: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Bit for bit; once the layer is measured, there is a model to use."""
-    given = replace(config(1e-2), train=replace(config(1e-2).train, checkpoint_every=1))
-    monkeypatch.setattr("tests.train.test_selection.config", lambda rate: given)
-    whole = train(tmp_path / "whole", 1e-2)
     calls, make = [], loop.Training.make_steps
 
     def stopping(self: loop.Training, profile: Any) -> None:
@@ -242,10 +249,10 @@ def test_an_interrupted_choice_continues(after: str, tmp_path: Path, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(loop.Training, "make_steps", stopping)
         with pytest.raises(Interrupted):
-            train(tmp_path / "run", 1e-2)
+            train(tmp_path / "run", OFTEN)
     with pytest.warns(UserWarning, match="has not finished"):
         assert model.load(tmp_path / "run").step == 0
-    results = train(tmp_path / "run", 1e-2)
+    results = train(tmp_path / "run", OFTEN)
     assert {key: results[key] for key in ("choice", "identity")} == {key: whole[key] for key in ("choice", "identity")}
 
 
@@ -253,8 +260,11 @@ def test_minutes_become_steps_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """A resumed run makes the steps that were recorded, whatever the clock says then."""
     clock = iter((100.0, 108.0))  # a second for each of the timed steps
     monkeypatch.setattr(length, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
-    given = replace(config(1e-2), train=replace(config(1e-2).train, select="last", minutes=0.1))
-    monkeypatch.setattr("tests.train.test_selection.config", lambda rate: given)
+    plain = config(1e-2)
+    given, fixed = (
+        replace(plain, train=replace(plain.train, select="last", **length))
+        for length in ({"minutes": 0.1}, {"steps": 6})
+    )
     make = loop.Training.make_steps
 
     def stopping(self: loop.Training, profile: Any) -> None:
@@ -264,13 +274,11 @@ def test_minutes_become_steps_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with monkeypatch.context() as patch:
         patch.setattr(loop.Training, "make_steps", stopping)
         with pytest.raises(Interrupted):
-            train(tmp_path / "run", 1e-2)
+            train(tmp_path / "run", given)
     monkeypatch.setattr(length, "timed", lambda *_: pytest.fail("timed again"))
-    results = train(tmp_path / "run", 1e-2)
+    results = train(tmp_path / "run", given)
     assert (results["steps"], results["step"]) == (6, 6)
-    fixed = replace(given, train=replace(given.train, minutes=0.0, steps=6))
-    monkeypatch.setattr("tests.train.test_selection.config", lambda rate: fixed)
-    assert train(tmp_path / "fixed", 1e-2)["identity"]
+    assert train(tmp_path / "fixed", fixed)["identity"]
     lines = [(tmp_path / name / "metrics.jsonl").read_text() for name in ("run", "fixed")]
     assert lines[0] == lines[1]
 

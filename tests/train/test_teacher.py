@@ -24,7 +24,7 @@ from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.records import workdir
 from tests.train import pupil as pupils
 from tests.train.experiments import drawn, small, values, write_run
-from tests.train.test_loop import StopAt, bits, train
+from tests.train.loops import StopAt, bits, train
 
 pytestmark = pytest.mark.usefixtures("patches")
 QUIET = Console(quiet=True)

@@ -13,9 +13,11 @@ from dml_jax.methods.contract import Batch, Method, Refresh
 from dml_jax.train import loop
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.experiment import Experiment
-from tests.train import test_loop
+from tests.train import loops
 from tests.train.experiments import on_patches, small
-from tests.train.test_loop import StopAt, compiled_once  # noqa: F401 (a fixture: every restart compiles the same)
+from tests.train.loops import StopAt
+
+pytestmark = pytest.mark.usefixtures("compiled_once")
 
 
 class DuringRefresh(StopAt):
@@ -54,8 +56,8 @@ def experiment() -> Experiment:
 
 def train(experiment: Experiment, directory: Path, stop: Stop | None = None) -> tuple[list[bytes], str]:
     """The bytes of the final state and the lines of metrics."""
-    state = test_loop.train(experiment, directory, stop)
-    return test_loop.bits(state), (directory / "metrics.jsonl").read_text()
+    state = loops.train(experiment, directory, stop)
+    return loops.bits(state), (directory / "metrics.jsonl").read_text()
 
 
 def test_due_at_epochs(experiment: Experiment) -> None:

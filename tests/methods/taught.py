@@ -1,4 +1,4 @@
-"""What trained models teach: logits of their loss, or embeddings alone."""
+"""What a trained model teaches, and whether it is the logits of its loss."""
 
 from functools import partial
 from typing import Any
@@ -8,10 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dml_jax.methods import baseline
 from dml_jax.methods.contract import Batch, Method, Teaching, TrainingSet, teaching
 from tests import toys
-from tests.plugins import method as plugin
 
 CLASSES = 4
 DATA = TrainingSet(CLASSES, 16)
@@ -47,22 +45,3 @@ def check_logits(method: Method) -> None:
     value, terms = jax.jit(partial(loss, method))(params, state, with_teacher(batch, outputs))
     assert float(terms.get("classification", value)) == pytest.approx(expected, rel=1e-5)
     np.testing.assert_allclose(np.linalg.norm(outputs.embeddings, axis=1), 1, rtol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["cross_entropy", "normalized_softmax", "arcface", "cosface"])
-def test_classifiers_teach_the_logits_of_their_loss(name: str) -> None:
-    options = {"margin": 0.0} if name in ("arcface", "cosface") else {}
-    config = baseline.make_config(name, options, embedding_dim=8)
-    check_logits(baseline.build(config, toys.backbone(), DATA))
-
-
-def test_methods_without_a_classifier_teach_no_logits() -> None:
-    """A baseline of pairs, and a method without the hook."""
-    pairs = baseline.build(baseline.make_config("triplet", embedding_dim=8), toys.backbone(), DATA)
-    for method in (pairs, plugin.build(plugin.Config(embedding_dim=8), toys.backbone(), DATA)):
-        batch = toys.batch(1)
-        params, state = toys.drawn(method)
-        outputs = teach(method, params, state, batch)
-        assert outputs.logits is None
-        embeddings = jax.jit(method.embed)(params, state, batch.images[0])
-        np.testing.assert_allclose(outputs.embeddings, embeddings, rtol=1e-6)
