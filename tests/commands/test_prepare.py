@@ -2,11 +2,11 @@
 
 import io
 import json
+import os
 import shutil
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +16,11 @@ from PIL import Image
 from dml_jax import seal
 from dml_jax.commands import prepare, verify
 from dml_jax.config import Data
-from dml_jax.data import decode, duplicates, formats, preparation, prepared_data, read_ahead
+from dml_jax.console import Console
+from dml_jax.data import cores, decode, duplicates, formats, preparation, prepared_data
+from dml_jax.data.checked_images import check_images
 from dml_jax.data.files import Entry, File
+from dml_jax.data.formats import cub, folder
 from tests.commands.conftest import Execute, Fails
 from tests.data import layouts, pictures
 
@@ -67,23 +70,24 @@ def test_images_that_needed_a_missing_package_are_remembered(
     assert "warning: out: lacks 1 image that could be read now; delete it to add them" in prepared()
 
 
-def test_each_image_is_decoded_once_on_all_cores(prepared: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
-    layouts.photos(PHOTOS)  # 12 images
-    Image.fromarray(pictures.pixels(9)).convert("RGBA").save(PHOTOS / "oak" / "1.jpg", "PNG")  # is converted
-    given = [path.read_bytes() for path in PHOTOS.rglob("*.jpg")]
-    decoded = []
-    others = threading.Barrier(4)  # until as many threads as cores have arrived
-    decode_image = decode.decoded
+def test_each_image_is_checked_once_on_all_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    photos = layouts.photos(tmp_path)  # 12 images
+    splits = {"elm": "train", "oak": "train", "Öl bäume": "test", "yew": "test"}
+    entries = [Entry(p.name, File(p), p.parent.name, splits[p.parent.name]) for p in sorted(photos.rglob("*.jpg"))]
+    entries = [entry._replace(id=f"{entry.class_name}/{entry.id}") for entry in entries]
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(4), raising=False)
+    monkeypatch.setattr(cores, "CPU_QUOTA", tmp_path / "none")
+    stored, threads = [], threading.Barrier(4)
 
-    def count(data: bytes) -> AbstractContextManager[np.ndarray]:
-        decoded.append(data)
-        others.wait(60)
-        return decode_image(data)
+    def store(entry: Entry, data: bytes, pixels: np.ndarray) -> File:
+        threads.wait(60)  # until as many threads as cores have arrived
+        stored.append((entry, data))
+        np.testing.assert_array_equal(pixels, decode.rgb(data))
+        return entry.file
 
-    monkeypatch.setattr(read_ahead, "usable_cores", lambda: 4)
-    monkeypatch.setattr(decode, "decoded", count)
-    prepared("--short_side=16", "--pixels")
-    assert sorted(decoded) == sorted(given)
+    checked = check_images(entries, folder.RECIPE, pytest.fail, store=store)
+    assert sorted(stored) == [(entry, entry.file.read()) for entry in checked.entries]
+    assert checked.entries == entries
 
 
 def test_all_unusable_images_are_listed(prepared: Callable[..., str], execute: Execute) -> None:
@@ -124,20 +128,23 @@ def test_a_full_disk_is_named_while_images_are_encoded(tmp_path: Path) -> None:
         store(entry, data, np.zeros((9, 9, 3), np.uint8))
 
 
-@pytest.mark.parametrize("when", ["check_images", "write_records"])
-def test_an_interrupted_preparation_leaves_nothing(
-    tmp_path: Path, execute: Execute, monkeypatch: pytest.MonkeyPatch, when: str
-) -> None:
-    """And starts again; Ctrl-C while images are checked or written."""
-    archive, out = layouts.cub(tmp_path), tmp_path / "out"
-    options = ("--name=cub", f"--source={archive}", f"--output={out}", "--subset")
+@pytest.mark.parametrize("when", ["checking images", "writing images"])
+def test_an_interrupted_preparation_leaves_nothing(tmp_path: Path, when: str) -> None:
+    """And starts again."""
+
+    class Interrupted(Console):
+        def start_progress(self, what: str, total: int) -> None:
+            if what == when:
+                raise KeyboardInterrupt
+            super().start_progress(what, total)
+
+    request = preparation.Request("cub", (layouts.cub(tmp_path),), tmp_path / "out", subset=True)
     before = sorted(tmp_path.iterdir())
-    with monkeypatch.context() as patch:
-        patch.setattr(preparation, when, lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
-        assert execute(prepare, *options)[0] == 130
+    with pytest.raises(KeyboardInterrupt):
+        preparation.prepare(request, cub.RECIPE, Interrupted(active=False))
     assert sorted(tmp_path.iterdir()) == before
-    assert execute(prepare, *options)[0] == 0
-    seal.read(out, prepared_data.KIND)
+    preparation.prepare(request, cub.RECIPE, Console(active=False))
+    seal.read(request.output, prepared_data.KIND)
 
 
 def test_duplicates_are_reported(prepared: Callable[..., str]) -> None:

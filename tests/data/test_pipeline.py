@@ -9,41 +9,16 @@ import numpy as np
 import pytest
 
 from dml_jax.config import Data
-from dml_jax.data import cores, pipeline, samplers
+from dml_jax.data import cores
 from dml_jax.data.prepared_data import file_reader
 from dml_jax.data.split import Split
 from dml_jax.errors import DataError
-from tests.data import pictures
-
-CROPPED = {"crop": "random_resized", "image_size": 12, "resize": 16}
+from tests.data.batches import assert_same, options, read_batches, small_split
 
 
 @pytest.fixture(scope="module")
 def split(tmp_path_factory: pytest.TempPathFactory) -> Split:
-    """37 images of 5 classes and of different sizes."""
-    folder = tmp_path_factory.mktemp("images")
-    files = [str(pictures.write(folder / f"{i}.jpg", i, 20 + i, 40 - i // 2)) for i in range(37)]
-    labels = np.arange(37, dtype=np.int64) % 5
-    ids, classes = [f"{i}.jpg" for i in range(37)], [str(c) for c in range(5)]
-    return Split(labels, ids, file_reader(files, Data()), classes)
-
-
-def options(**changes: object) -> Data:
-    return Data(**{"batch_size": 8, "images_per_class": 2, "threads": 1, **CROPPED, **changes})  # type: ignore[arg-type]
-
-
-def read_batches(split: Split, data: Data, **overrides: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    arguments = {"seed": 5, "views": 2, "start": 0, "stop": 9} | overrides
-    with pipeline.training(split, samplers.build(data, split.labels, 5), data, **arguments) as reader:
-        return list(reader)
-
-
-def assert_same(first: list[tuple[np.ndarray, ...]], second: list[tuple[np.ndarray, ...]]) -> None:
-    assert len(first) == len(second)
-    for a, b in zip(first, second, strict=True):
-        for x, y in zip(a, b, strict=True):
-            assert x.dtype == y.dtype
-            np.testing.assert_array_equal(x, y)
+    return small_split(tmp_path_factory.mktemp("images"))
 
 
 def test_shapes_types_and_labels(split: Split) -> None:

@@ -15,10 +15,9 @@ import pytest
 
 from dml_jax.config import Data
 from dml_jax.data import pipeline
-from dml_jax.data.split import Split
 from dml_jax.data.worker_processes import WorkerReader
 from dml_jax.errors import ConfigError, DataError, PeerError
-from tests.data.test_pipeline import assert_same, options, read_batches, split  # noqa: F401
+from tests.data.batches import assert_same, options, read_batches, small_split
 from tests.processes import ROOT, environment
 
 FAILING = 6  # step
@@ -55,9 +54,9 @@ def running(process: int) -> bool:
 
 
 @pytest.mark.parametrize(("workers", "start"), [(1, 4), pytest.param(3, 0, marks=pytest.mark.slow)])
-def test_batches_do_not_depend_on_processes(split: Split, workers: int, start: int) -> None:  # noqa: F811
+def test_batches_do_not_depend_on_processes(tmp_path: Path, workers: int, start: int) -> None:
     """Also after a resume, and beyond the first batches, which threads read."""
-    stop = start + pipeline.PREFETCHED + 5
+    split, stop = small_split(tmp_path), start + pipeline.PREFETCHED + 5
     expected = read_batches(split, options(workers=0), start=start, stop=stop)
     found = read_batches(split, options(workers=workers), start=start, stop=stop)
     assert_same(found, expected)
