@@ -76,10 +76,10 @@ def on(
     differences: Mapping[str, Any] | None = None,
     **sections: Any,
 ) -> Contents:
-    """The contents of the file of a method on one of the papers' data sets.
+    """What the configuration file of a method on one of the papers' data sets contains.
 
     Args:
-      differences: between its `sections`, see `experiment`, and those of this data set.
+      differences: sections (see `experiment`) that differ from those of this data set.
     """
     found = {
         name: {**(differences or {}), **own} for name, own in {"": {}, **(variants or {})}.items()

@@ -1,21 +1,19 @@
 """The cards of the configurations: every value that decides a result, with its source.
 
 `PAPER/values.csv` has the values of a paper's configurations, `recipes/values.csv` those of all
-others, and `values.csv` what all share. A variant of one of the others that is a paper's method,
-such as `cub_vit:hist-vit_small`, has on the paper's card what is not on that of the recipes. The
-cards were copied from the papers and their authors' code, not from the configurations, which the
-tests compare with them. Columns:
+others, and `values.csv` what all share. Variants of other configurations that use a paper's method,
+such as `cub_vit:hist-vit_small`, add lines to the paper's card. The cards were copied from the
+papers and their authors' code, not from the configurations; the tests compare the two. Columns:
 
     of        which configurations: globs over FILE[:VARIANT]@PROTOCOL, separated by spaces; the
               protocols are clean and paper; `[cis]*` are cub, cars, inshop and sop
     key       globs over the dotted keys of the resolved configuration, separated by spaces
     value     JSON
     state     one of `STATES`
-    source    where the value stands: file and line of the authors' code, a table or section of the
-              paper; or why it was chosen
+    source    where the value comes from: file and line of the authors' code, a table or section of
+              the paper; or why it was chosen
 
-Of several lines for one value, the last one holds, so that a file goes from the rule to its
-exceptions.
+If several lines match a value, the last one applies, so a file lists rules before exceptions.
 """
 
 import csv
@@ -35,9 +33,9 @@ STATES = {  # a regular expression for what the source must contain
     "as the authors": r"[\w-]+\.\w+:\d+",  # file and line
     "as the paper": r"(Table|Section|Equation|Figure|Appendix|page) ?\w+",
     "as the reproduction": r"(Table|Section|Equation|Figure|Appendix|page) ?\w+",
-    "differs": r"\w+",  # from what is known of the authors' runs; the source says why
+    "differs": r"\w+",  # inferred from the authors' runs; the source says how
     "not stated": r"\w+",  # neither in the paper nor in code
-    "ours": r"\w+",  # of a recipe that no paper has
+    "ours": r"\w+",  # chosen for a recipe that is in no paper
     "not used": r"\w+",  # an option of this library that the experiment leaves off
 }
 # Paths, and evaluations beside the reported one.
@@ -76,8 +74,8 @@ def folders() -> list[str]:
 
 
 def folders_of(experiment: str) -> list[str]:
-    """The folders with the cards of FILE[:VARIANT]@PROTOCOL, where FILE is DATA_METHOD; what the
-    last says holds."""
+    """The folders with the cards of FILE[:VARIANT]@PROTOCOL, where FILE is DATA_METHOD; the last
+    one has precedence."""
     name, _, variant = experiment.partition("@")[0].partition(":")
     method = name.partition("_")[2]
     if method in folders():
@@ -86,7 +84,7 @@ def folders_of(experiment: str) -> list[str]:
 
 
 def values(config: Config) -> dict[str, Any]:
-    """What decides the results of a configuration: dotted key -> value as in JSON."""
+    """The values that decide the results of a configuration: dotted key -> JSON value."""
     flat = flatten(json.loads(json.dumps(asdict(config))))
     kind: Any = type(config)
 
@@ -100,11 +98,11 @@ def values(config: Config) -> dict[str, Any]:
 
 @cache
 def _lines_of(experiment: str) -> tuple[Line, ...]:
-    """The lines about an experiment, those that hold first."""
+    """The lines about an experiment, in order of precedence."""
     lines = [line for folder in folders_of(experiment) for line in read(folder)]
     return tuple(line for line in reversed(lines) if _matches(experiment, line.of))
 
 
 def line_of(experiment: str, key: str) -> Line | None:
-    """The line that holds for a value of FILE[:VARIANT]@PROTOCOL."""
+    """The line that applies to a value of FILE[:VARIANT]@PROTOCOL."""
     return next((line for line in _lines_of(experiment) if _matches(key, line.key)), None)

@@ -3,7 +3,7 @@
     python -m dml_jax.main --config=configs/cars_baseline.py:proxy_anchor
     python -m dml_jax.main --config=configs/cars_baseline.py:proxy_anchor-lite0
 
-No paper has `proxy_anchor-lite0` (`configs/recipes/cars_lite0.py`): hours on two CPU cores.
+`proxy_anchor-lite0` is in no paper (`configs/recipes/cars_lite0.py`) and takes hours on two cores.
 """
 
 from configs.recipes import cars_lite0

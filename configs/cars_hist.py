@@ -5,8 +5,8 @@
     python -m dml_jax.main --config=configs/cars_hist.py:lite0            hours on two CPU cores
 
 The sources of all values are in configs/hist/values.csv, published numbers, all for the authors'
-protocol, in configs/hist/published.csv. `retuned` are the values that a reproduction found (Yuan et
-al., MLRC 2022); no paper has `lite0` (`configs/recipes/cars_lite0.py`).
+protocol, in configs/hist/published.csv. `retuned` has the values of a reproduction (Yuan et al.,
+MLRC 2022); `lite0` is in no paper (`configs/recipes/cars_lite0.py`).
 """
 
 from typing import Any
@@ -31,7 +31,7 @@ PAPER_PROTOCOL = {
 def groups(
     rate: float, decay: float, distributions: float, hgnn: float, warmup: Any = "freeze"
 ) -> dict[str, Group]:
-    """With the learning rates of the network, the distributions and the hypergraph network."""
+    """Parameter groups from the rates of network, distributions and hypergraph network."""
     return {
         "backbone": Group(rate, decay, warmup=warmup),
         "embedding": Group(rate, decay),

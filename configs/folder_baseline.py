@@ -4,13 +4,15 @@ recommended starting point.
     python -m dml_jax.main --config=configs/folder_baseline.py --config.data.path=photos/
 
 The folder has one subfolder per class. Half of the classes are used for training, the other half to
-measure retrieval on unseen classes. The embedding layer starts in closed form, from features of all
-training images; then the whole network is trained on random crops of 160 pixels, minutes on two CPU
-cores, or as many as `--config.train.minutes=8` says. Two folds of the training classes decide what
-is kept: the published weights, the layer, the trained network, or the mean of the weights of the
-last two. The variant `frozen`
-only trains the embedding layer, on features, which takes seconds once these are computed. `small`
-trains a small network from scratch on 64 x 64 pixels, for images that are not photographs.
+measure retrieval on unseen classes. The embedding layer is computed in closed form from features of
+all training images; then the whole network is trained on random crops of 160 pixels. This takes
+minutes on two CPU cores, or the time that `--config.train.minutes=8` gives it. Two folds of the
+training classes decide which model is kept: the published weights, the layer, the trained network,
+or the mean of the weights of the last two.
+
+The variant `frozen` only trains the embedding layer, on features, which takes seconds once these
+are computed. `small` trains a small network from scratch on 64 x 64 pixels, for images that are not
+photographs.
 
 To read large photographs faster, prepare the folder first:
 
@@ -51,7 +53,7 @@ EVALUATION = Evaluation(controls=True, batch_size=32)  # 256 at once would need 
 
 
 def groups(backbone: float, embedding: float) -> dict[str, Group]:
-    """With these learning rates."""
+    """Parameter groups with these learning rates."""
     rates = {"backbone": backbone, "embedding": embedding, "loss": 1e-2}
     return {name: Group(rate, weight_decay=1e-4) for name, rate in rates.items()}
 

@@ -34,7 +34,7 @@ HEADS = {name: module.HEAD for name, module in papers.stating("folder").items()}
 }
 # The last two stages and the head.
 STAGES = ("backbone/blocks_1[1-5]", "backbone/conv_head", "backbone/bn1")
-# Claims try each of these factors of all rates, for every row, on held-out training classes.
+# For every row, claims try these factors of all rates on held-out training classes.
 FACTORS = (1.0, 0.3, 3.0, 10.0)
 LAST = ("backbone/blocks_15", *STAGES[1:])
 VARIANTS = (*HEADS, *(f"{name}-{part}" for part in ("stages", "last") for name in HEADS))
@@ -51,7 +51,7 @@ def file_of(data: str, method: str, loss: str = "") -> str:
 
 
 def get_choices(variant: str) -> tuple[Mapping[str, float], ...]:
-    """Overrides from which claims choose, the default first; none for `METHOD-stages`."""
+    """The overrides that claims try, the default first; none for `METHOD-stages`."""
     name, _, trained = variant.partition("-")
     groups = _groups(name, trained) if trained != "stages" else {}
     rates = {
@@ -61,7 +61,7 @@ def get_choices(variant: str) -> tuple[Mapping[str, float], ...]:
 
 
 def _groups(name: str, trained: str) -> dict[str, Group]:
-    """The groups that are trained."""
+    """The parameter groups that are trained."""
     network = {"": (), "last": LAST, "stages": STAGES}[trained]
     return {**dict.fromkeys(network, NETWORK), **HEADS[name].groups}
 

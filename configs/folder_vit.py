@@ -4,10 +4,10 @@
     dml-jax convert --weights=hf://timm/vit_small_patch14_dinov2.lvd142m
     python -m dml_jax.main --config=configs/folder_vit.py --config.data.path=photos/
 
-The results include the published weights without further training, a strong baseline; to use those
-as they are, run `dml-jax embed --model=weights/dinov2_vits14 photos/`. Lower blocks are trained at
-lower rates, which are conventional, not searched. The variant `frozen` trains only the last two
-blocks, for when you have few images or no GPU.
+The results include the published weights without further training, a strong baseline; to use these
+unchanged, run `dml-jax embed --model=weights/dinov2_vits14 photos/`. Lower blocks are trained at
+lower rates, which are conventional, not tuned. With few images or without a GPU, use the variant
+`frozen`, which trains only the last two blocks.
 """
 
 from dataclasses import replace

@@ -2,8 +2,8 @@
 
     python -m dml_jax.main --config=configs/omniglot_diva.py
 
-The test-time weights, in which DaNCE's embedding counts five times as much as each of the others,
-were selected from twelve settings on the test characters (seed 0).
+At test time, DaNCE's embedding has five times the weight of each other one. This was selected from
+twelve settings on the test characters (seed 0).
 """
 
 from configs.recipes.small import on_omniglot

@@ -1,4 +1,4 @@
-"""What the folders of papers state about their methods, each of which can be deleted."""
+"""What the papers' folders, each of which can be deleted, define for other configurations."""
 
 from importlib import import_module
 from pathlib import Path
@@ -8,7 +8,7 @@ import dml_jax
 
 
 def stating(file: str) -> dict[str, ModuleType]:
-    """The modules of this name in the folders of papers, by the name of the folder."""
+    """The modules of this name in the papers' folders, by folder."""
     folders = sorted(path.parent.name for path in Path(__file__).parent.glob(f"*/{file}.py"))
     return {name: import_module(f"configs.{name}.{file}") for name in folders}
 

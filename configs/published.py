@@ -4,12 +4,12 @@ Columns:
 
     paper, place    where the number is printed; "quoted by" if the paper itself was not read
     data            the data set
-    of              what it is the result of, one or several separated by "; ": a configuration,
+    of              one or several experiments, separated by "; ": a configuration,
                     "cars_hist:retuned", or the row of a study,
                     "hist:sizes-cars/embedding_dim=256 hidden_dim=256"
     refined         kind of batches (`evaluation.refine`) if measured after test-time refinement
     source          paper, reproduction, or authors' weights (evaluated again by a reproduction)
-    protocol        paper: model selected on the test classes; clean: not so; or not stated
+    protocol        paper: model selected on the test classes; clean: otherwise; or not stated
     settings        where they differ from those of the configuration
     metric          recall@K or nmi; density or spectral_decay
     printed         percent, or a number of the last two, as printed
@@ -46,7 +46,7 @@ class Entry(NamedTuple):
 
     @property
     def fraction(self) -> float:
-        """The number as a fraction, or as it is if it is not a percentage."""
+        """The number as a fraction, or unchanged if it is not a percentage."""
         if self.metric in ("density", "spectral_decay"):
             return float(self.printed)
         return round(float(self.printed) / 100, 6)
@@ -80,11 +80,11 @@ def results(of: str) -> Iterator[list[Entry]]:
 
 
 def beside_runs(of: str) -> dict[str, dict[str, dict[str, float]]]:
-    """The results beside which the runs of a configuration are shown, by protocol of the run and by
+    """The published results to show with the runs of a configuration, by the run's protocol and the
     source.
 
-    Of each source this is the result of the same protocol and settings, or else the first one, with
-    what differs.
+    For each source, this is the result with the same protocol and settings, or else the first one,
+    with a note on what differs.
     """
     protocols = {protocol: _beside(of, protocol) for protocol in ("clean", "paper")}
     return {protocol: found for protocol, found in protocols.items() if found}
@@ -113,7 +113,7 @@ def beside_rows(name: str, study: Study) -> Study:
 
     Args:
       name: of the study with its variant, "hist:sizes-cars".
-      study: what its rows state already takes precedence.
+      study: results that its rows state already take precedence.
     """
     rows = []
     for row in study.rows:

@@ -3,11 +3,11 @@ set.
 
     dml-jax study --study=diva:tasks-cub
 
-They use BN-Inception at a fixed learning rate, but for `backbones` (Table 2). The data set of
-`separate` (Table 3) is not stated; CUB fits. All rows of `tasks` have about 512 dimensions in total
-(256 on Omniglot). The separate models' embeddings have the weights of DiVA's. `equations` compares
-the authors' code with the text, which does not give lambda, the bound of DaNCE's weights; no
-results are published for it.
+They use BN-Inception at a fixed learning rate, except for `backbones` (Table 2). The paper does not
+state the data set of `separate` (Table 3); its numbers fit CUB. All rows of `tasks` have about 512
+dimensions in total (256 on Omniglot). The separate models' embeddings have the weights of DiVA's.
+`equations` compares the authors' code with the text, which does not give lambda, the bound of
+DaNCE's weights; no results are published for it.
 """
 
 from typing import Any, NamedTuple
@@ -41,7 +41,7 @@ class Ablations(NamedTuple):
     classifier: Group  # of RotNet's and DeepCluster's classifiers
 
     def tasks(self, *names: str, **method: Any) -> dict[str, Any]:
-        """Overrides that train some of the tasks: the dimensions are divided among them, none are
+        """Overrides that train some of the tasks, which share the dimensions and are not
         decorrelated."""
         size = self.dimensions // len(names)
         options = {"tasks": names, "embedding_dim": size, "directions": (), **method}

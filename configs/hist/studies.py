@@ -3,7 +3,7 @@ set.
 
     dml-jax study --study=hist:layers-cars
 
-Rows of a study differ in nothing else, so the learning rates are the same for all batch sizes. The
+Rows of a study differ only in what is studied, so learning rates are equal for all batch sizes. The
 reproduction does not say what its number of layers, 1 to 5, counts: since its two layers (Tables 8
 and 9) are those of the authors' network, it is interpreted as the number of hidden layers plus one.
 """

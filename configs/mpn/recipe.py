@@ -1,13 +1,13 @@
 """MPN on all data sets, with the values of the authors' configuration files, unrounded
 (github.com/dvl-tum/intra_batch); their sources are in `values.csv`.
 
-On CUB the authors' code draws a new factorisation of the batch every epoch (`printed`: as the paper
-prints it, 6 classes of 9 images). On Cars196 the classifier sees the outputs of both layers; the
-network that the authors evaluate after message passing has one layer and four heads (`refined`).
-Their file for SOP uses the auxiliary loss only (`auxiliary`), which leaves the message passing
-network untrained, while the paper describes both losses: since it is unknown which of the two gave
-the published results, both list them. Without selection on the test classes, compare with the
-paper's Table 9. Test-time batches on In-Shop (`--config.evaluation.refine=reciprocal
+On CUB, the authors' code draws a new number of classes per batch every epoch (`printed`: always 6
+classes of 9 images, as in the paper). On Cars196 the classifier sees the outputs of both layers;
+the network that the authors evaluate after message passing has one layer and four heads
+(`refined`). Their file for SOP uses the auxiliary loss only (`auxiliary`), which leaves the message
+passing network untrained, while the paper describes both losses: since it is unknown which of the
+two gave the published results, both list them. Without selection on the test classes, compare with
+the paper's Table 9. Test-time batches on In-Shop (`--config.evaluation.refine=reciprocal
 --config.method.k_r=4`) are the query and three gallery images. Cost on a Titan X (the
 reproduction): 2.5 hours on CUB, 3.5 on Cars196, 30 on SOP, 10.5 on In-Shop.
 """
@@ -28,7 +28,7 @@ VARIANTS: dict[str, base.Variants] = {
     },
     "cars": {"refined": {**REFINED, **ONE_LAYER}},
     "sop": {
-        # Heads: the default, as none are trained.
+        # Heads: the default, because no head is trained.
         "auxiliary": {"method.losses": "auxiliary", "method.heads": 2},
         **large_batch.variants(90, per_device=60),
     },

@@ -6,7 +6,7 @@ Learning Intra-Batch Connections), one variant per study and data set.
 On Cars196, the authors' network after message passing has one layer and four heads. The network of
 their other results has two layers and eight heads, and its classifier sees the concatenated outputs
 of both; they do not state which of the two gave the other rows of Table 8. The networks of an
-ensemble differ in the seed, and each seed of a student has a teacher of its own. The Group Loss
+ensemble differ in the seed, and each seed of a student has its own teacher. The Group Loss
 uses BN-Inception except on Omniglot; its settings on SOP are not known. No results are published
 for `equations` (see `dml_jax/methods/mpn/method.py`) and `concatenation` with two layers.
 """
@@ -126,7 +126,7 @@ def rows_of(name: str, data: str) -> Rows:
         case "layers_heads":
             layers, heads = ((1, 2, 4), (1, 2, 8)) if small else ((1, 2, 3, 4), (1, 2, 4, 8, 16))
             return grid(file, {"method.layers": layers, "method.heads": heads})
-        case "selection":  # the model of the last step, and that which is best on the test classes
+        case "selection":  # the last model, and the best one on the test classes
             best = {"train.select": "test", "train.evaluate_every": 50}
             return (Row("last step", file), Row("best on test classes", file, best))
         case "group_loss":

@@ -7,9 +7,9 @@
     all others            the recipe for comparing losses of Roth et al., ICML 2020; code
                           Confusezius/Revisiting_Deep_Metric_Learning_PyTorch
 
-`values.csv` says value by value what follows the authors and what does not. In particular, losses
-that Roth et al. do not have use the settings of similar ones, on In-Shop their recipe is SOP's, and
-margin and multi-similarity were published with other recipes.
+`values.csv` states for each value whether it is the authors'. In particular, losses that Roth et
+al. did not train use the settings of similar ones, In-Shop uses their recipe for SOP, and margin
+and multi-similarity were published with other recipes.
 """
 
 from dataclasses import replace
@@ -52,9 +52,9 @@ IMAGES = {"cub": 5_864, "cars": 8_054, "sop": 59_551, "inshop": 25_882}  # in tr
 SHARED_EPOCHS = {"cub": 150, "cars": 150, "sop": 100, "inshop": 100}
 # Learning rate of the network, and images per class in a batch of 75.
 SOFTMAX = {"cub": (1e-3, 25), "cars": (1e-2, 25), "sop": (1e-2, 5), "inshop": (1e-2, 5)}
-# Rate of the network, of which the proxies have 100 times as much; epochs of the warm-up, which
-# trains all but the backbone; epochs, with the warm-up, between two multiplications of the rates by
-# gamma; gamma; images in a batch; whether batch normalisation is frozen.
+# Rate of the network (the proxies' is 100 times as large); epochs of warm-up, which trains all but
+# the backbone; epochs, including warm-up, between multiplications of the rates by gamma; gamma;
+# images in a batch; whether batch normalisation is frozen.
 ANCHOR = {
     "cub": (1e-4, 5, 5, 0.5, 120, True), "cars": (1e-4, 5, 10, 0.5, 120, True),
     "sop": (6e-4, 1, 20, 0.25, 180, False), "inshop": (6e-4, 1, 20, 0.25, 180, False),
@@ -71,7 +71,7 @@ def on(dataset: str, more: base.Variants | None = None) -> base.Contents:
     """The contents of the file of a data set.
 
     Args:
-      more: by name, the overrides of the variant with which the name begins, before "-".
+      more: further variants, "VARIANT-SUFFIX", and their overrides of VARIANT.
     """
     found: base.Variants = {name: {} for name in VARIANTS} | dict(more or {})
     return base.PAPER_PROTOCOL, found, partial(config, dataset, found)
@@ -159,7 +159,7 @@ def proxy_nca_pp(dataset: str, image_size: int, resize: int) -> dict[str, Any]:
 
 
 def shared(dataset: str, loss: str) -> dict[str, Any]:
-    """One of SHARED by the recipe made for comparing losses."""
+    """One of SHARED, by the recipe for comparing losses."""
     method, own = SHARED[loss]
     return _sections(
         dataset,

@@ -1,7 +1,8 @@
 """EfficientNet-Lite0, trained as a whole in hours on two CPU cores: not the papers' network.
 
-The weights are those of the installed package, trained on ImageNet. Crops of 128 pixels, 20 epochs
-after one of warm-up, rates halved every four; loss, optimizer, rates and batches stay the authors'.
+It starts from the ImageNet weights of the installed package. Crops have 128 pixels; 20 epochs
+follow one of warm-up; rates are halved every four. Loss, optimizer, rates and batches are the
+authors'.
 """
 
 from configs.folder_baseline import BACKBONE

@@ -14,7 +14,7 @@ DIMENSIONS = 512  # embedding size where the whole network is trained
 
 
 class Head(NamedTuple):
-    """A method on frozen features, a variant of `folder_heads.py`."""
+    """A method on frozen features: a variant of `folder_heads.py`."""
 
     method: Any  # its `Config`
     groups: Mapping[str, Group]  # beside the backbone's

@@ -1,8 +1,8 @@
 """The baselines on small networks trained from scratch: one variant per loss; `triplet` uses
 semi-hard mining.
 
-No paper reports these. The angular margins and scales are lower than those published for faces,
-losses with several centres per class have two, lifted structure uses unnormalised embeddings as in
+No paper reports these. Angular margins and scales are lower than those published for faces, losses
+with several centres per class have two, and lifted structure uses unnormalised embeddings, as in
 its paper; all other options have their defaults. `-memory` after a pair loss adds pairs with the
 last 1,024 embeddings, after 100 steps (Wang et al., CVPR 2020, wait for 1,000).
 """

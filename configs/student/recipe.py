@@ -1,9 +1,9 @@
 """Students of MPN (Seidenschwarz, Elezi, Leal-Taixé, ICML 2021, appendix C.4).
 
-They learn class probabilities, with `distillation_kl` by the other form of this loss in the code,
-or the refined embeddings (`imitation`) or their distances (`relational`). The paper does not say
-which form of distillation its students used, so both list its result. Nor does it say whether the
-cross-entropy with the labels is kept; here it is.
+They learn class probabilities (in two forms of the authors' code, `distillation` and
+`distillation_kl`), the refined embeddings (`imitation`) or their distances (`relational`). The
+paper does not say which form of distillation it used, so both list its result. Nor does it say
+whether the cross-entropy with the labels is kept; here it is.
 """
 
 from configs import base

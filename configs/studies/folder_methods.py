@@ -1,4 +1,4 @@
-"""Losses and methods on your own photographs, with nothing, a head or the whole network trained.
+"""Losses and methods on your own photographs: untrained, with a trained head, or as a whole.
 
     dml-jax study --study=configs/studies/folder_methods.py --seeds=0,1,2 --config.data.path=photos/
     dml-jax study --study=configs/studies/folder_methods.py:frozen --config.data.path=photos/

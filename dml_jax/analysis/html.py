@@ -21,6 +21,7 @@ from dml_jax.files import atomic_write
 
 NARROW = 4  # most columns of a table that phones show as a table, not as a block per row
 QUALITY = 70  # JPEG
+LONG = 40  # characters of a cell from which its column is aligned like words and may wrap
 ROWS = 300  # shown in a table; the CSV file has all
 MARKS = {"right": "✓", "wrong": "✗", "query": "query", "": ""}
 
@@ -84,8 +85,9 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], label: str, *, our
     columns = []  # attributes of the cells of each column
     heads = ""
     for i, name in enumerate(head):
-        of_words = i > 0 and all(any(map(str.isalpha, row[i])) for row in cells)
-        kind = " class=words" if of_words else ""
+        texts = [row[i] for row in cells]
+        has_words = all(any(map(str.isalpha, cell)) for cell in texts)
+        kind = " class=words" if i > 0 and (has_words or max(map(len, texts)) > LONG) else ""
         heads += f'<th scope="col"{kind}>{text(name)}</th>'
         columns.append(kind + (f' data-label="{text(name)}"' if i and wide else ""))
     lines = ""
@@ -117,7 +119,11 @@ def listing(head: Sequence[str], rows: Sequence[Sequence[str | float]], label: s
 
 def chart(picture: bytes, name: str, caption: str) -> str:
     """A PNG file as a figure with the identifier `name`; `caption` is HTML."""
-    image = f'<img src="{embedded(picture, "png")}" alt="Figure: {text(name.replace("_", " "))}">'
+    width = int.from_bytes(picture[16:20])  # in the header of PNG; phones scroll wide figures
+    image = (
+        f'<img src="{embedded(picture, "png")}" style="--width: {width}" '
+        f'alt="Figure: {text(name.replace("_", " "))}">'
+    )
     frame = _scrollable(image, f"figure {name}") + f"<figcaption>{caption}</figcaption>"
     return f'<figure class="chart" id="{text(name)}">{frame}</figure>'
 

@@ -243,7 +243,7 @@ def _explanations(results: Mapping[str, Any]) -> str:
     present = [name for name in results.get("controls", {}) if name in CONTROLS]
     return ". ".join(
         (
-            *(f"{name}: {CONTROLS[name]}" for name in present),
+            *(f"{name.capitalize()}: {CONTROLS[name]}" for name in present),
             "R@K: fraction of queries with an image of their class among the K nearest",
             "MAP@R: how many of the R nearest images are of the class and how early; R is the size "
             "of the class",

@@ -35,8 +35,8 @@ def standardize(
     direction.
     """
     if statistics is None:
-        near, offset, var = _over(mesh, _gathered_statistics, x) if mesh else _statistics(x)
-        mean = near + offset
+        shift, offset, var = _over(mesh, _gathered_statistics, x) if mesh else _statistics(x)
+        mean = shift + offset
     else:
         mean, var = statistics
     factor = jax.lax.rsqrt(var + epsilon) * scale
@@ -50,10 +50,10 @@ def _statistics(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     of the B samples: then E[d]^2 <= B var, and the variance loses at most log2(B) bits.
     """
     rows = x.reshape(-1, x.shape[-1])
-    near = rows[: len(rows) // len(x)].mean(axis=0)
-    offsets = rows - near[None]
+    shift = rows[: len(rows) // len(x)].mean(axis=0)
+    offsets = rows - shift[None]
     offset, square = (total / len(rows) for total in _sums(offsets, jnp.square(offsets)))
-    return near, offset, jnp.maximum(square - jnp.square(offset), 0.0)
+    return shift, offset, jnp.maximum(square - jnp.square(offset), 0.0)
 
 
 def _sums(*terms: jax.Array) -> tuple[jax.Array, ...]:
@@ -62,8 +62,8 @@ def _sums(*terms: jax.Array) -> tuple[jax.Array, ...]:
     def on_cpu(*terms: jax.Array) -> tuple[jax.Array, ...]:
         # XLA would compute the terms once per sum; this single reduction is vectorised.
         channels = terms[0].shape[-1]
-        few = math.gcd(terms[0].size // channels, 8)
-        groups = [term.reshape(-1, few, channels) for term in terms]
+        group_size = math.gcd(terms[0].size // channels, 8)
+        groups = [term.reshape(-1, group_size, channels) for term in terms]
         zeros = [np.zeros((), term.dtype) for term in terms]
         partial_sums = jax.lax.reduce(groups, zeros, lambda a, b: list(map(jnp.add, a, b)), (1,))
         return tuple(sums.sum(axis=0) for sums in partial_sums)
@@ -75,19 +75,19 @@ def _sums(*terms: jax.Array) -> tuple[jax.Array, ...]:
 
 
 def _gathered_statistics(axis: str, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """`_statistics` over devices with equally many rows (Chan, Golub & LeVeque, 1983)."""
-    near, offset, var = jnp.moveaxis(jax.lax.all_gather(jnp.stack(_statistics(x)), axis), 1, 0)
-    offsets = near - near[:1] + offset
+    """`_statistics` over devices with the same number of rows (Chan, Golub & LeVeque, 1983)."""
+    shift, offset, var = jnp.moveaxis(jax.lax.all_gather(jnp.stack(_statistics(x)), axis), 1, 0)
+    offsets = shift - shift[:1] + offset
     offset = offsets.mean(axis=0)
-    return near[0], offset, (var + jnp.square(offsets - offset[None])).mean(axis=0)
+    return shift[0], offset, (var + jnp.square(offsets - offset[None])).mean(axis=0)
 
 
 def _over(mesh: Mesh, function: Callable[..., Any], *arrays: jax.Array) -> Any:
-    """`function(axis, *arrays)` on each device's rows of arrays [B, ..., C] and on vectors [C]."""
+    """`function(axis, *arrays)` on each device: its rows of arrays [B, ..., C]; vectors [C]."""
     (axis,) = mesh.axis_names
     everywhere = PartitionSpec()
-    places = tuple(PartitionSpec(axis) if array.ndim > 1 else everywhere for array in arrays)
-    specs: dict[str, Any] = {"in_specs": places, "out_specs": everywhere, "check_vma": False}
+    partitions = tuple(PartitionSpec(axis) if array.ndim > 1 else everywhere for array in arrays)
+    specs: dict[str, Any] = {"in_specs": partitions, "out_specs": everywhere, "check_vma": False}
     return jax.shard_map(partial(function, axis), mesh=mesh, **specs)(*arrays)
 
 
@@ -97,7 +97,7 @@ def _row(vector: jax.Array, x: jax.Array) -> jax.Array:
 
 def _standardize_forward(*arguments: Any) -> tuple[Any, tuple[Any, ...]]:
     x, scale, _, statistics, epsilon, _ = arguments
-    # Not `standardize`, because second derivatives include those of the batch's statistics.
+    # Not `standardize`: second derivatives must include those of the batch's statistics.
     results = standardize.fun(*arguments)
     return results, (x, scale, statistics, results[1], jax.lax.rsqrt(results[2] + epsilon))
 
@@ -141,8 +141,8 @@ class BatchNorm(nn.Module):
     def __call__(self, x: jax.Array, train: bool, conv: Conv | None = None) -> jax.Array:
         """float [..., C] -> float [..., C]; with `conv`, normalises the result of the convolution.
 
-        In training with running statistics, they are folded into its kernel and bias. The gradients
-        then do not need its result, and the gradient of the scale is a sum over the kernel's.
+        In training with running statistics, these are folded into its kernel and bias. Then the
+        gradients do not need its result, and the scale's gradient is a sum over the kernel's.
         """
         channels = x.shape[-1] if conv is None else conv.features
         scale = self.param("scale", nn.initializers.ones_init(), (channels,), jnp.float32)
@@ -158,7 +158,7 @@ class BatchNorm(nn.Module):
             return conv(x, factor, bias - running_mean.value * factor)
         x = x if conv is None else conv(x)
         wide = at_least_float32(x)
-        # Only maps, because methods may have replicated vectors on every device.
+        # Only for maps: methods may replicate vectors on every device.
         mesh = devices_of(x) if train and x.ndim == 4 else None
         normalise = standardize.fun if is_plain() else standardize
         result, mean, var = normalise(wide, scale, bias, statistics, self.epsilon, mesh)
@@ -186,7 +186,7 @@ class ConvolutionalConfig(Config):
     bn_momentum: Annotated[Probability, Mark.TRAINING] = 0.1
 
     def inert(self, config: Any) -> Rules:
-        """What options need; see `config.fields.inert`."""
+        """When options have an effect; see `config.fields.inert`."""
         group = config.train.groups.get("backbone")
         remedy = "backbone.freeze_bn=false, and the whole backbone trained"
         updated = not (self.freeze_bn or (group and group.freeze))

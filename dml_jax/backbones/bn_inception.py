@@ -94,7 +94,7 @@ class BNInception(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
         """float [B, H, W, 3] -> float [B, H / 32, W / 32, 1024]."""
-        # On other sides, only the pooling branches of 3c and 4e would drop a row.
+        # With other sides, only the pooling branches of 3c and 4e would drop a row.
         fits = all(side >= 32 and (side + 1) // 2 // 4 % 4 == 0 for side in x.shape[1:3])
         problem = "BN-Inception's branches would differ in size; use a multiple of 32, or 227"
         require_size(fits, x, problem)

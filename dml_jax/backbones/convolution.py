@@ -1,8 +1,9 @@
 """The 2-D convolution of all networks: XLA's, except where another form is faster on a CPU.
 
-On CPUs, 1x1 convolutions are matrix products, and depthwise ones, with one kernel per channel, sums
-of shifted products, 50 times as fast as XLA's. Accelerators run XLA's own convolutions. Values and
-gradients agree to rounding; `benchmarks/backbones.py` compares the networks with torch.
+On CPUs, 1x1 convolutions are computed as matrix products, and depthwise ones, with one kernel per
+channel, as sums of shifted products, 50 times as fast as XLA's. Accelerators run XLA's own
+convolutions. Values and gradients agree to rounding; `benchmarks/backbones.py` compares the
+networks with torch.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,9 +34,9 @@ _DEVICES: ContextVar[Mesh | None] = ContextVar("devices", default=None)
 def plain() -> AbstractContextManager[None]:
     """Context in which XLA's convolutions and pooling are traced for every platform, for export.
 
-    Networks of convolutions have forward-mode derivatives only within it, in float32 or float64.
-    Elsewhere, convolutions, pooling and batch normalisation have gradients of their own, which are
-    faster and can be differentiated again, but only in reverse mode.
+    Only within it do convolutional networks have forward-mode derivatives, in float32 or float64.
+    Elsewhere, convolutions, pooling and batch normalisation have custom gradients, which are faster
+    and can be differentiated again, but only in reverse mode.
     """
     return within(_PLAIN, True)
 
@@ -65,8 +66,8 @@ def convolve(
 ) -> jax.Array:
     """Inputs [B, H, W, C] convolved with a kernel [k, k, C / groups, C'] -> float [B, H', W', C'].
 
-    The padding is (before, after) rows and columns, or "SAME". A kernel of a wider type than the
-    inputs is rounded; its gradient is not.
+    The padding is (before, after) rows and columns, or "SAME". A kernel with a wider type than the
+    inputs is rounded to theirs; its gradient is not.
     """
     if padding == "SAME":
         rows, columns = lax.padtype_to_pads(inputs.shape[1:3], kernel.shape[:2], strides, padding)
@@ -115,9 +116,9 @@ def _rounded_backward(
     def local(x: jax.Array, narrow: jax.Array, grad: jax.Array) -> jax.Array:
         """The kernel's gradient from a device's part of the batch."""
         (gradient,) = jax.linear_transpose(lambda narrow: general(x, narrow), narrow)(grad)
-        # In the kernel's layout: otherwise XLA would copy kernel and moments into cuDNN's, update
-        # them, and copy back. Were the transpose fused with the update, XLA could not overwrite the
-        # kernel in place.
+        # In the kernel's layout: otherwise XLA would copy kernel and moments into cuDNN's layout,
+        # update them, and copy them back. The barrier keeps XLA from fusing the transpose with the
+        # update, after which it could not overwrite the kernel in place.
         layout = Layout(tuple(range(gradient.ndim)))
         stored = with_layout_constraint(gradient.astype(kernel.dtype), layout)
         return lax.optimization_barrier(stored)
@@ -125,9 +126,9 @@ def _rounded_backward(
     def summed(axis: str, x: jax.Array, narrow: jax.Array, grad: jax.Array) -> Saved:
         gradient = local(x, narrow, grad)
         if narrow.shape[:2] == (1, 1):
-            # Otherwise XLA would fuse the rounding for the gradient of x with the update, and all
-            # layers below would wait for the sum over the devices. Larger kernels are transposed
-            # for that gradient, which is not fused.
+            # Otherwise XLA would fuse the rounded kernel, which the gradient of x needs, with the
+            # update, and all layers below would wait for the sum over the devices. Larger kernels
+            # are also transposed, which XLA does not fuse.
             gradient, narrow = lax.optimization_barrier((gradient, narrow))
         return lax.psum(gradient, axis), narrow
 
@@ -177,13 +178,13 @@ def _depthwise_forward(
 def _depthwise_backward(strides: Pair, padding: Padding, saved: Saved, grad: jax.Array) -> Saved:
     padded, kernel = saved
     sides = padded.shape[1:3]
-    around = _depthwise_image_gradient(grad, kernel, sides, strides)
-    inside = (slice(i, n - j) for n, (i, j) in zip(sides, padding, strict=True))
-    return around[:, *inside], _depthwise_kernel_gradient(padded, kernel, grad, strides)
+    padded_gradient = _depthwise_image_gradient(grad, kernel, sides, strides)
+    interior = (slice(i, n - j) for n, (i, j) in zip(sides, padding, strict=True))
+    return padded_gradient[:, *interior], _depthwise_kernel_gradient(padded, kernel, grad, strides)
 
 
 def pad(images: jax.Array, padding: Sequence[Pair]) -> jax.Array:
-    """Images [B, H, W, C] with zeros around them, computed before anything that uses them."""
+    """Images [B, H, W, C] with zeros around them; XLA must not fuse the padding."""
     return lax.optimization_barrier(jnp.pad(images, ((0, 0), *padding, (0, 0))))
 
 
@@ -196,8 +197,8 @@ def shifts(padded: jax.Array, size: tuple[int, ...], strides: Pair) -> list[jax.
 
 def _sum_of_shifts(padded: jax.Array, kernel: jax.Array, strides: Pair) -> jax.Array:
     weights = at_least_float32(kernel).reshape(-1, 1, 1, 1, kernel.shape[-1])
-    moved = shifts(at_least_float32(padded), kernel.shape[:2], strides)
-    products = [each * cell for each, cell in zip(moved, weights, strict=True)]
+    windows = shifts(at_least_float32(padded), kernel.shape[:2], strides)
+    products = [each * cell for each, cell in zip(windows, weights, strict=True)]
     return sum(products[1:], products[0]).astype(padded.dtype)
 
 
@@ -205,19 +206,19 @@ def _depthwise_image_gradient(
     grad: jax.Array, kernel: jax.Array, size: tuple[int, ...], strides: Pair
 ) -> jax.Array:
     """The gradient with respect to padded images of `size` pixels."""
-    # Row i of the kernel multiplies row s o + i of the images for row o of the result. So rows
-    # s q + r of the gradient result from a convolution at stride 1 with rows i = r, r + s, … of the
-    # kernel, and likewise for columns; these convolutions are interleaved.
+    # For row o of the result, row i of the kernel multiplies row s o + i of the images. So rows
+    # s q + r of the gradient are a convolution at stride 1 with rows i = r, r + s, … of the kernel,
+    # and likewise for columns. The results of these convolutions are interleaved.
     needed = [-(-n // stride) for n, stride in zip(size, strides, strict=True)]
     before = [(k - 1) // stride for k, stride in zip(kernel.shape[:2], strides, strict=True)]
     after = [n - m for n, m in zip(needed, grad.shape[1:3], strict=True)]
-    surrounded = pad(grad, list(zip(before, after, strict=True)))
+    padded_grad = pad(grad, list(zip(before, after, strict=True)))
 
     def part(r: int, c: int) -> jax.Array:
         cells = kernel[r :: strides[0], c :: strides[1]][::-1, ::-1]
-        # Not all need b rows before.
+        # Kernels with fewer cells need fewer rows before.
         rows, columns = (b + 1 - k for b, k in zip(before, cells.shape[:2], strict=True))
-        return _sum_of_shifts(surrounded[:, rows:, columns:], cells, (1, 1))
+        return _sum_of_shifts(padded_grad[:, rows:, columns:], cells, (1, 1))
 
     columns = range(strides[1])
     rows = [jnp.stack([part(r, c) for c in columns], axis=3) for r in range(strides[0])]
@@ -230,12 +231,12 @@ def _depthwise_kernel_gradient(
     padded: jax.Array, kernel: jax.Array, grad: jax.Array, strides: Pair
 ) -> jax.Array:
     """For each cell, the sum over all pixels of the shifted images times the result's gradient."""
-    # One reduction with an accumulator per cell reads the images once. It sums a few neighbours,
-    # because XLA vectorises short sums; the rest is added afterwards.
+    # One reduction with an accumulator per cell reads the images once. It sums a few neighbours
+    # only, because XLA vectorises short sums; the partial sums are added afterwards.
     wide = at_least_float32(grad)
     few = max(n for n in range(1, 17) if grad.shape[2] % n == 0)
-    moved = shifts(at_least_float32(padded), kernel.shape[:2], strides)
-    products = tuple((each * wide).reshape(-1, few, grad.shape[3]) for each in moved)
+    windows = shifts(at_least_float32(padded), kernel.shape[:2], strides)
+    products = tuple((each * wide).reshape(-1, few, grad.shape[3]) for each in windows)
     zeros = (np.zeros((), wide.dtype),) * len(products)
     sums = lax.reduce(products, zeros, lambda a, b: tuple(map(jnp.add, a, b)), (1,))
     return jnp.stack([each.sum(axis=0) for each in sums]).reshape(kernel.shape).astype(kernel.dtype)

@@ -2,8 +2,8 @@
 
 DeiT-S is the ViT-S/16 of `vit.py`; the distilled variant has a second token and a second
 classifier. 21,665,664 parameters without the classifier, 21,666,432 distilled, 85,798,656 in
-DeiT-B. The layouts of published weights are shared by all vision transformers, as tensors do not
-tell DeiT from ViT and DINO, and the markers of plain ones are also in all others.
+DeiT-B. `LAYOUTS` serves all vision transformers, because tensors do not distinguish DeiT from ViT
+and DINO, and all other networks also contain the markers of the plain one.
 """
 
 import math
@@ -43,8 +43,8 @@ CLASSIFIERS = ("head", "head_dist")
 UNSEEN = vit.UNSEEN
 
 
-def read(interpolation: Interpolation, tensors: StateDict) -> Network:
-    """The vision transformer with these tensors; a plain one is taken to be a DeiT."""
+def read_network(interpolation: Interpolation, tensors: StateDict) -> Network:
+    """The vision transformer with these tensors; a plain one is assumed to be a DeiT."""
     sizes, distilled = transformer_sizes(tensors), "dist_token" in tensors
     width, patch = sizes["width"], sizes["patch"]
     registers = length(tensors, "reg_token") // width if "reg_token" in tensors else 0
@@ -58,7 +58,7 @@ def read(interpolation: Interpolation, tensors: StateDict) -> Network:
         "interpolation": "antialiased" if registers else interpolation,
     }
     learned = length(tensors, "pos_embed") // width
-    # timm adds the class token's position to the token.
+    # timm has already added the class token's position to the token.
     if registers and math.isqrt(learned) ** 2 == learned:
         tensors["pos_embed"] = np.pad(tensors["pos_embed"], ((0, 0), (1, 0), (0, 0)))
         learned += 1
@@ -99,11 +99,11 @@ DINOV2: tuple[Rule, ...] = (
     (r"\.mlp\.w3\.", ".mlp.fc2."),
 )
 
-# The first whose marker is among the tensors is taken, so networks with more tensors come first.
+# The first layout whose marker is among the tensors applies: networks with more tensors come first.
 LAYOUTS = [
     *siglip.LAYOUTS,
     *dinov3.LAYOUTS,
-    Layout("Hugging Face", PATCHES, partial(read, "bicubic"), HUGGING_FACE),
-    Layout("DINOv2", "mask_token", partial(read, "offset"), DINOV2),
-    Layout("timm", "blocks.0.attn.qkv.weight", partial(read, "antialiased")),
+    Layout("Hugging Face", PATCHES, partial(read_network, "bicubic"), HUGGING_FACE),
+    Layout("DINOv2", "mask_token", partial(read_network, "offset"), DINOV2),
+    Layout("timm", "blocks.0.attn.qkv.weight", partial(read_network, "antialiased")),
 ]

@@ -1,8 +1,8 @@
 """DINOv3 (Siméoni et al., 2025): vision transformers trained without labels.
 
 The network of `vit.py` with patches of 16 pixels, four registers, rotary positions of the patches
-(class token and registers have none), no bias of the keys, and 1e-5 in the norms. Images can have
-any number of whole patches. The random shifts and scales of coordinates in pretraining are omitted.
+(class token and registers have none), keys without a bias, and norms with an epsilon of 1e-5.
+Images may have any size. The random shifts and scales of coordinates in pretraining are omitted.
 """
 
 from typing import Literal
@@ -42,8 +42,8 @@ CLASSIFIERS = vit.CLASSIFIERS
 UNSEEN = vit.UNSEEN
 
 
-def read(tensors: StateDict) -> Network:
-    """timm leaves out biases that are zero."""
+def read_network(tensors: StateDict) -> Network:
+    """The DINOv3 with these tensors. timm omits biases that are zero."""
     sizes = transformer_sizes(tensors)
     width = sizes["width"]
     for index in range(sizes["depth"]):
@@ -71,6 +71,6 @@ HUGGING_FACE: tuple[Rule, ...] = (
 TIMM: tuple[Rule, ...] = ((r"\.gamma_(\d)$", r".ls\1.gamma"),)
 
 LAYOUTS = [
-    Layout("Hugging Face", "embeddings.patch_embeddings.weight", read, HUGGING_FACE),
-    Layout("timm", "blocks.0.gamma_1", read, TIMM),
+    Layout("Hugging Face", "embeddings.patch_embeddings.weight", read_network, HUGGING_FACE),
+    Layout("timm", "blocks.0.gamma_1", read_network, TIMM),
 ]

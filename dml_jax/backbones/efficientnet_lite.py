@@ -1,6 +1,6 @@
 """EfficientNet-Lite (Google, 2020): EfficientNet (Tan & Le, ICML 2019) for small processors.
 
-Without squeeze-and-excitation, and with ReLU6 instead of swish; stem and head keep their width in
+It has no squeeze-and-excitation, and ReLU6 instead of swish; stem and head have the same width in
 all sizes. A block is an inverted residual (Sandler et al., CVPR 2018): 1x1 expansion, depthwise
 convolution, linear 1x1 projection. The feature map is the output of the head's 1x1 convolution,
 after its ReLU6, at 1/32 of the image's resolution (rounded up).
@@ -57,7 +57,7 @@ PUBLISHED = {
     "lite1": Config(depths=(1, 3, 3, 4, 4, 5, 1)),
     "lite2": Config(depths=(1, 3, 3, 4, 4, 5, 1), widths=(16, 24, 48, 88, 120, 208, 352)),
 }
-# For each stage: width inside a block / width of its input, size of kernels, first block's stride.
+# Per stage: width inside a block / width of its input, size of kernels, stride of the first block.
 EXPANSION = (1, 6, 6, 6, 6, 6, 6)
 KERNELS = (3, 3, 5, 3, 5, 5, 3)
 STRIDES = (1, 2, 2, 2, 1, 2, 1)
@@ -76,14 +76,14 @@ class Block(nn.Module):
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
         """float [B, H, W, C] -> float [B, ceil(H/stride), ceil(W/stride), channels]."""
         dtype = compute_dtype(self.config.dtype)
-        inside = self.expansion * x.shape[-1]
+        expanded = self.expansion * x.shape[-1]
         norm = partial(batch_norm, self.config, epsilon=1e-3)
         y = x
         if self.expansion > 1:
-            conv = Conv(inside, 1, dtype=dtype, name="expand_conv")
+            conv = Conv(expanded, 1, dtype=dtype, name="expand_conv")
             y = nn.relu6(norm("bn0")(y, train, conv))
-        depthwise = partial(Conv, groups=inside, dtype=dtype, name="depthwise_conv")
-        conv = depthwise(inside, self.kernel, self.stride, padding="SAME")
+        depthwise = partial(Conv, groups=expanded, dtype=dtype, name="depthwise_conv")
+        conv = depthwise(expanded, self.kernel, self.stride, padding="SAME")
         y = nn.relu6(norm("bn1")(y, train, conv))
         y = norm("bn2")(y, train, Conv(self.channels, 1, dtype=dtype, name="project_conv"))
         return x + y if x.shape == y.shape else y
@@ -122,11 +122,11 @@ def torch_module(modules: tuple[str, ...]) -> str:
     return ".".join(f"_{dotted(name)}" for name in modules)
 
 
-def read(tensors: StateDict) -> Network:
+def read_network(tensors: StateDict) -> Network:
     """The EfficientNet-Lite with these tensors."""
     blocks = range(count(tensors, lambda i: f"_blocks.{i}._bn2.weight"))
     widths = [length(tensors, f"_blocks.{i}._bn2.weight") for i in blocks]
-    # Each stage is wider than the one before.
+    # Stages differ in width: each is wider than the one before.
     stages = {width: len(list(group)) for width, group in groupby(widths)}
     config = Config(
         depths=tuple(stages.values()),
@@ -139,4 +139,4 @@ def read(tensors: StateDict) -> Network:
 
 
 CLASSIFIERS = ("_fc",)
-LAYOUTS = [Layout("efficientnet_lite_pytorch", "_blocks.0._depthwise_conv.weight", read)]
+LAYOUTS = [Layout("efficientnet_lite_pytorch", "_blocks.0._depthwise_conv.weight", read_network)]

@@ -23,15 +23,15 @@ def init(module: nn.Module, key: jax.Array, *inputs: Any) -> tuple[PyTree, PyTre
     many small parts of the forward pass.) Inputs may be given by their shapes (`struct`).
     """
 
-    def array(x: Any) -> Any:
+    def zeros_of_shape(x: Any) -> Any:
         return jnp.zeros(x.shape, x.dtype) if isinstance(x, jax.ShapeDtypeStruct) else x
 
     def variables(key: jax.Array) -> PyTree:
-        return module.init(key, *jax.tree.map(array, inputs))
+        return module.init(key, *jax.tree.map(zeros_of_shape, inputs))
 
-    with plain():  # tracing the forms for other platforms would take half of the time
+    with plain():  # tracing the forms of all platforms would take twice as long
         traced, shapes = jax.make_jaxpr(variables, return_shape=True)(key)
-    # Without the forward pass. The key stays an argument (`instantiate`), even if it is not used.
+    # Removes the forward pass. `instantiate` keeps the key as an argument, even if it is not used.
     initialisers, _ = partial_eval.dce_jaxpr(traced.jaxpr, True, instantiate=True)
     leaves = jax.core.eval_jaxpr(initialisers, traced.consts, key)
     tree = jax.tree.unflatten(jax.tree.structure(shapes), leaves)
@@ -63,9 +63,9 @@ def as_backbone(
     config: Config,
     adapt: Callable[[PyTree, ImageShape], PyTree] = lambda params, _: params,
 ) -> Backbone:
-    """`network(inputs, train)`, whose feature map has this many channels, as pure functions.
+    """`network(inputs, train)` as pure functions; its feature map has this number of channels.
 
-    It may have batch statistics ("batch_stats") and draw random numbers named "drop_path". `adapt`
+    The network may have batch statistics ("batch_stats") and random numbers ("drop_path"). `adapt`
     maps pretrained parameters and an image shape to parameters for images of that shape.
     """
 
@@ -97,7 +97,7 @@ def as_backbone(
 
 
 def on_features(backbone: Backbone) -> Backbone:
-    """A backbone that is never trained and also accepts features that it computed before.
+    """A frozen backbone that also accepts its own feature maps.
 
     All of its variables are in `stats`. Maps with as many channels as its feature maps pass through
     unchanged; images and other arrays are encoded as in evaluation.
@@ -129,7 +129,7 @@ def on_features(backbone: Backbone) -> Backbone:
 
 
 def pooled_cells(maps: jax.Array) -> jax.Array:
-    """A feature map of two cells with the mean and the maximum of a larger one.
+    """A feature map of two cells that has the mean and the maximum of a larger map.
 
     float [B, h, w, K] -> float [B, 1, 2, K]: the maximum, and twice the mean less the maximum.
     """

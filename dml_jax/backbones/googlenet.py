@@ -105,7 +105,7 @@ class GoogLeNet(nn.Module):
         fits = min(x.shape[1:3]) >= SMALLEST
         require_size(fits, x, f"too small for GoogLeNet; use at least {SMALLEST}x{SMALLEST}")
         if config.transform_input:
-            # From (v - mean) / std with ImageNet's constants to (v - 0.5) / 0.5.
+            # Maps (v - mean) / std with ImageNet's constants to (v - 0.5) / 0.5.
             imagenet = Pixels()
             scale = jnp.array([std / 0.5 for std in imagenet.std], x.dtype)
             shift = jnp.array([(mean - 0.5) / 0.5 for mean in imagenet.mean], x.dtype)

@@ -27,8 +27,8 @@ CAPACITY = 2**22  # enough for the largest kernels of most networks
 
 
 @jax.jit
-def _draw(key: jax.Array, blocks: int) -> jax.Array:
-    """N(0, 1) in the first `blocks` * BLOCK of CAPACITY places."""
+def _draw_normal(key: jax.Array, blocks: int) -> jax.Array:
+    """Draws N(0, 1) for the first `blocks` * BLOCK of CAPACITY values; the others are 0."""
 
     def fill(index: jax.Array, values: jax.Array) -> jax.Array:
         block = jax.random.normal(jax.random.fold_in(key, index), (BLOCK,), jnp.float32)
@@ -46,13 +46,13 @@ def normal(key: jax.Array, shape: tuple[int, ...], std: float) -> jax.Array:
     """Draws N(0, std^2) of the given shape.
 
     One compiled loop over blocks serves all shapes up to CAPACITY: compiling a generator for each
-    shape of a network takes longer than drawing all its parameters. Devices draw their parts of a
-    larger array, such as a distributed table of classes; a loop would need the whole on each.
+    shape of a network takes longer than drawing all its parameters. Of a larger array, such as a
+    distributed table of classes, each device draws its part; a loop would need all of it on each.
     """
     size = math.prod(shape)
     if size > CAPACITY:
         return std * jax.random.normal(key, shape, jnp.float32)
-    return _scaled(_draw(key, -(-size // BLOCK)), std, shape)
+    return _scaled(_draw_normal(key, -(-size // BLOCK)), std, shape)
 
 
 def normal_init(std: float) -> Initializer:
@@ -96,7 +96,7 @@ class Dense(nn.Module):
             bias = self.param("bias", self.bias_init or default, (self.features,), jnp.float32)
         x = nn.dtypes.promote_dtype(x, kernel, bias, dtype=self.dtype)[0]
         # XLA computes the gradient of a product of matrices without transposing copies.
-        y = _times(x.reshape(-1, x.shape[-1]), kernel)
+        y = _multiply(x.reshape(-1, x.shape[-1]), kernel)
         y = y if bias is None else with_bias(y, bias)
         return y.reshape(*x.shape[:-1], -1)
 
@@ -138,7 +138,7 @@ class Conv(nn.Module):
             and self.groups == 1
             and not is_plain()
         ):
-            y = _of_patches(x, kernel)
+            y = _convolve_patches(x, kernel)
         else:
             y = convolve(x, kernel, (self.stride, self.stride), padding, self.groups)
         if self.use_bias:
@@ -167,7 +167,7 @@ def _with_bias_backward(bias: jax.Array, grad: jax.Array) -> tuple[jax.Array, ja
 _with_rounded_bias.defvjp(lambda x, bias: (_with_bias(x, bias), bias), _with_bias_backward)
 
 
-def _of_patches(x: jax.Array, kernel: jax.Array) -> jax.Array:
+def _convolve_patches(x: jax.Array, kernel: jax.Array) -> jax.Array:
     """A convolution [B, H, W, C] -> [B, H // k, W // k, C'] whose stride is the kernel's size k.
 
     It is one product of patches, because the gradients of a convolution would reach cuDNN as
@@ -177,12 +177,12 @@ def _of_patches(x: jax.Array, kernel: jax.Array) -> jax.Array:
     rows, columns = height // size, width // size
     cells = x[:, : rows * size, : columns * size]
     cells = cells.reshape(count, rows, size, columns, size, channels).swapaxes(2, 3)
-    y = _times(cells.reshape(count * rows * columns, -1), kernel.reshape(-1, kernel.shape[-1]))
-    # Without it, XLA may use the layout of the images for what follows, and transpose each product.
+    y = _multiply(cells.reshape(count * rows * columns, -1), kernel.reshape(-1, kernel.shape[-1]))
+    # Without the constraint, XLA may keep the layout of the images and transpose later products.
     return with_layout_constraint(y, Layout((0, 1))).reshape(count, rows, columns, -1)
 
 
-def _times(x: jax.Array, kernel: jax.Array) -> jax.Array:
+def _multiply(x: jax.Array, kernel: jax.Array) -> jax.Array:
     """x [n, i] times a kernel [i, o], in the type of x; the kernel's gradient is in its own."""
     return _rounded_dense(x, kernel) if x.dtype == jnp.bfloat16 else product("ni,io->no", x, kernel)
 
@@ -205,29 +205,29 @@ _rounded_dense.defvjp(lambda x, k: (_rounded_dense(x, k), (x, k)), _rounded_dens
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(1,))
-def _standardized(x: jax.Array, epsilon: float) -> jax.Array:
+def _standardize(x: jax.Array, epsilon: float) -> jax.Array:
     """(x - mean) / sqrt(variance + epsilon) over the last axis, in two passes."""
-    return _standardized_by(x, epsilon)[0]
+    return _standardize_with_factor(x, epsilon)[0]
 
 
-def _standardized_by(x: jax.Array, epsilon: float) -> tuple[jax.Array, jax.Array]:
+def _standardize_with_factor(x: jax.Array, epsilon: float) -> tuple[jax.Array, jax.Array]:
     """The result, and 1 / sqrt(variance + epsilon): all that derivatives need."""
     centred = x - x.mean(axis=-1, keepdims=True)
     factor = jax.lax.rsqrt(jnp.square(centred).mean(axis=-1, keepdims=True) + epsilon)
     return centred * factor, factor
 
 
-@_standardized.defjvp
-def _standardized_jvp(epsilon: float, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
-    y, factor = _standardized_by(primals[0], epsilon)
-    moved = factor * tangents[0]
-    mean, along = (x.mean(axis=-1, keepdims=True) for x in (moved, moved * y))
-    return y, moved - mean - y * along
+@_standardize.defjvp
+def _standardize_jvp(epsilon: float, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    y, factor = _standardize_with_factor(primals[0], epsilon)
+    scaled = factor * tangents[0]
+    mean, along = (x.mean(axis=-1, keepdims=True) for x in (scaled, scaled * y))
+    return y, scaled - mean - y * along
 
 
 def relu(x: jax.Array) -> jax.Array:
-    """ReLU, whose gradient depends on the result: cuDNN computes both at the end of a convolution,
-    because nothing else uses what goes into it."""
+    """ReLU, whose gradient depends on its result only: then nothing else uses its input, and cuDNN
+    computes both at the end of a convolution."""
     return nn.relu(x) if is_plain() else _relu(x)
 
 
@@ -246,8 +246,8 @@ _relu.defvjp(_relu_forward, _relu_backward)
 
 
 def gelu(x: jax.Array, *, approximate: bool = False) -> jax.Array:
-    """GELU, exact or by tanh. In bfloat16, the gradient recomputes it, because reading a second
-    stored array takes longer on accelerators."""
+    """GELU, exact or by tanh. In bfloat16, the gradient recomputes it, which is faster on
+    accelerators than to read a second stored array."""
     function = partial(nn.gelu, approximate=approximate)
     return (jax.checkpoint(function) if x.dtype == jnp.bfloat16 else function)(x)
 
@@ -262,7 +262,7 @@ class LayerNorm(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """float [..., C] -> the same shape."""
-        y = _standardized(at_least_float32(x), self.epsilon)
+        y = _standardize(at_least_float32(x), self.epsilon)
         if self.affine:
             scale = self.param("scale", nn.initializers.ones_init(), x.shape[-1:], jnp.float32)
             bias = self.param("bias", nn.initializers.zeros_init(), x.shape[-1:], jnp.float32)
@@ -301,7 +301,7 @@ def attention_weights(
         scores = jnp.where(jnp.arange(keys.shape[-3]) < count, scores, -jnp.inf)
     if not off_by_one:
         return jax.nn.softmax(scores, axis=-1)
-    # The 1 is a further key with score 0 and value 0.
+    # The 1 acts as one more key with score 0 and value 0.
     top = jax.lax.stop_gradient(jnp.maximum(scores.max(axis=-1, keepdims=True), 0))
     mass = jnp.exp(scores - top)
     return mass / (mass.sum(axis=-1, keepdims=True) + jnp.exp(-top))
@@ -328,7 +328,7 @@ def attention(
         return attend(attention_weights(queries, keys, scale=scale, count=count), values)
 
     width = queries.shape[-1]
-    # Whether JAX can compile for NVIDIA GPUs, even on a machine without one.
+    # The plugin can compile for NVIDIA GPUs, even on a machine without one.
     has_cudnn = any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13))
     fits = queries.dtype == jnp.bfloat16 and queries.ndim == 4 and width % 8 == 0 and width <= 128
     if not (fits and has_cudnn):
@@ -342,10 +342,10 @@ def _flash_attention(
 ) -> jax.Array:
     count, tokens = queries.shape[:2]
 
-    def even(x: jax.Array) -> jax.Array:  # cuDNN's gradient needs an even length
+    def pad_to_even(x: jax.Array) -> jax.Array:  # cuDNN's gradient needs an even length
         return jnp.pad(x, ((0, 0), (0, x.shape[1] % 2), (0, 0), (0, 0)))
 
-    arrays = map(even, (queries, keys, values))
+    arrays = map(pad_to_even, (queries, keys, values))
     lengths: dict[str, Any] = {
         "query_seq_lengths": jnp.full(count, tokens, jnp.int32),
         "key_value_seq_lengths": jnp.full(count, attended, jnp.int32),
@@ -362,14 +362,14 @@ def global_pool(features: jax.Array, kind: Pooling) -> jax.Array:
         return average
     count, _, _, channels = features.shape
     cells = features.reshape(count, -1, channels)
-    # By index, not by equality with the maximum: a compiler may compute the two to different last
-    # bits, and the gradient of a maximum that no operand equals is 0 / 0.
+    # By index, not by equality with the maximum: compiled programs may compute the two with
+    # different last bits, and the gradient of a maximum that no operand equals is 0 / 0.
     selected = jnp.argmax(cells, axis=1)[:, None, :] == jnp.arange(cells.shape[1])[None, :, None]
     largest = jnp.sum(jnp.where(selected, cells, 0), axis=1)
     return largest if kind == "max" else average + largest
 
 
-def _overhang(size: int, window: int, stride: int, padding: int, ceil: bool) -> int:
+def _padding_after(size: int, window: int, stride: int, padding: int, ceil: bool) -> int:
     """Padding after the last row; more than `padding` if PyTorch's ceil mode adds a window."""
     # PyTorch drops windows that start beyond the image; here, stride + padding <= window.
     if not ceil:
@@ -390,7 +390,7 @@ class MaxPool(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """float [B, H, W, C] -> float [B, H', W', C]."""
         sizes = self.window, self.stride, self.padding
-        rows, columns = ((self.padding, _overhang(n, *sizes, self.ceil)) for n in x.shape[1:3])
+        rows, columns = ((self.padding, _padding_after(n, *sizes, self.ceil)) for n in x.shape[1:3])
         window, strides, pads = (self.window,) * 2, (self.stride,) * 2, (rows, columns)
         plain = partial(nn.max_pool, window_shape=window, strides=strides, padding=pads)
         if is_plain():
@@ -427,14 +427,14 @@ def _max_forward(
 def _max_backward(
     window: Pair, strides: Pair, padding: Padding, saved: tuple[jax.Array, ...], grad: jax.Array
 ) -> tuple[jax.Array]:
-    cells, none = saved
+    cells, empty = saved
 
-    def moved(x: jax.Array) -> list[jax.Array]:
+    def padded_shifts(x: jax.Array) -> list[jax.Array]:
         return shifts(jnp.pad(x, ((0, 0), *padding, (0, 0))), window, strides)
 
-    images = jax.ShapeDtypeStruct((len(grad), *none.shape[1:]), grad.dtype)
+    images = jax.ShapeDtypeStruct((len(grad), *empty.shape[1:]), grad.dtype)
     parts = [jnp.where(cells == cell, grad, 0) for cell in range(window[0] * window[1])]
-    (gradient,) = jax.linear_transpose(moved, images)(parts)
+    (gradient,) = jax.linear_transpose(padded_shifts, images)(parts)
     return (gradient,)
 
 
@@ -442,7 +442,7 @@ _max_of_shifts.defvjp(_max_forward, _max_backward)
 
 
 class AveragePool(nn.Module):
-    """3x3 averages at stride 1; zeros beyond the edge count, so that sums are divided by 9."""
+    """3x3 averages at stride 1; zeros beyond the edge are counted, so sums are divided by 9."""
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -451,7 +451,7 @@ class AveragePool(nn.Module):
 
 
 class DropPath(nn.Module):
-    """Stochastic depth (Huang et al., 2016): drops a branch for whole samples, rescales others.
+    """Stochastic depth (Huang et al., 2016): drops a branch for some samples, rescales the others.
 
     Does nothing unless `apply` gets a key named "drop_path".
     """
@@ -469,5 +469,5 @@ class DropPath(nn.Module):
 
 
 def compute_dtype(name: Literal["float32", "bfloat16"]) -> Dtype | None:
-    """The `dtype` of layers for the option of this name; None keeps the type of the inputs."""
+    """The `dtype` of layers for the option `dtype`; None keeps the type of the inputs."""
     return jnp.bfloat16 if name == "bfloat16" else None

@@ -4,8 +4,8 @@ Its encoder, the Mix Transformer (MiT): four stages with overlapping patches, at
 and values from a downsampled map, and a 3x3 depthwise convolution in the MLP instead of positional
 embeddings. The feature map is the output of stage 4 after its norm, at 1/32.
 
-Parameters without the classifier: B0 3,319,392, B1 13,151,424, B2 24,196,288. Initialised like the
-authors' code, not truncated: convolutions N(0, 2 / fan out), linear N(0, 0.02^2), biases 0.
+Parameters without the classifier: B0 3,319,392, B1 13,151,424, B2 24,196,288. Initialised as by the
+authors, without truncation: convolutions N(0, 2 / fan out), linear N(0, 0.02^2), biases 0.
 """
 
 import re
@@ -59,7 +59,7 @@ class Config(contract.Config):
         require(divisible, "widths", self.widths, f"must be multiples of heads={self.heads}")
 
     def inert(self, config: Any) -> Rules:
-        """What options need; see `config.fields.inert`."""
+        """When options have an effect; see `config.fields.inert`."""
         return ((not backbone_is_frozen(config), "a backbone that is trained", "drop_path"),)
 
 
@@ -94,7 +94,7 @@ class Attention(nn.Module):
 
 
 class Mlp(nn.Module):
-    """Two linear layers, with a depthwise convolution and a GELU in between."""
+    """Two linear layers with a depthwise convolution and a GELU between them."""
 
     config: Config
 
@@ -102,10 +102,10 @@ class Mlp(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """float [B, H, W, C] -> float [B, H, W, C]."""
         dtype, channels = compute_dtype(self.config.dtype), x.shape[-1]
-        inside = 4 * channels
-        y = transformer_dense(inside, dtype=dtype, name="fc1")(x)
-        depthwise = partial(Conv, use_bias=True, groups=inside, dtype=dtype, name="dwconv")
-        y = depthwise(inside, 3, padding=1)(y)
+        hidden = 4 * channels
+        y = transformer_dense(hidden, dtype=dtype, name="fc1")(x)
+        depthwise = partial(Conv, use_bias=True, groups=hidden, dtype=dtype, name="dwconv")
+        y = depthwise(hidden, 3, padding=1)(y)
         return transformer_dense(channels, dtype=dtype, name="fc2")(gelu(y))
 
 
@@ -183,7 +183,7 @@ def torch_module(modules: tuple[str, ...]) -> str:
     return joined.replace("mlp.dwconv", "mlp.dwconv.dwconv")
 
 
-def read(tensors: StateDict) -> Network:
+def read_network(tensors: StateDict) -> Network:
     """The Mix Transformer with these tensors, in SegFormer's names."""
     stages = (1, 2, 3, 4)
     config = Config(
@@ -217,6 +217,6 @@ PUBLISHED = {
 CLASSIFIERS = ("head",)
 UNSEEN = ("heads",)
 LAYOUTS = [
-    Layout("SegFormer", "patch_embed1.proj.weight", read),
-    Layout("Hugging Face", "encoder.patch_embeddings.0.proj.weight", read, HUGGING_FACE),
+    Layout("SegFormer", "patch_embed1.proj.weight", read_network),
+    Layout("Hugging Face", "encoder.patch_embeddings.0.proj.weight", read_network, HUGGING_FACE),
 ]

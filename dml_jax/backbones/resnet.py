@@ -1,7 +1,7 @@
 """Deep residual learning for image recognition (He et al., CVPR 2016).
 
-As published by torchvision ("v1.5"): bottlenecks downsample in the 3x3 convolution. The feature map
-is the output of the last stage, after its ReLU, at 1/32 (rounded up).
+The variant of torchvision ("v1.5"): bottlenecks downsample in the 3x3 convolution. The feature map
+is the output of the last stage, after its ReLU, at 1/32 of the resolution (rounded up).
 
 Without the classifier, ResNet-18, 34, 50 and 101 have 11,176,512, 21,284,672, 23,508,032 and
 42,500,160 parameters. Convolutions start as N(0, 2 / fan out) (He et al., ICCV 2015).
@@ -48,7 +48,7 @@ class Config(ConvolutionalConfig):
         require(len(self.widths) == len(self.depths), "widths", self.widths, rule)
 
     def inert(self, config: Any) -> Rules:
-        """What options need; see `config.fields.inert`."""
+        """When options have an effect; see `config.fields.inert`."""
         return tuple((*rule, "stage_bn_updates") for rule in super().inert(config))
 
 
@@ -126,7 +126,7 @@ def torch_module(modules: tuple[str, ...]) -> str:
     return dotted(joined.replace("downsample_bn", "downsample.1"))
 
 
-def read(tensors: StateDict) -> Network:
+def read_network(tensors: StateDict) -> Network:
     """The residual network with these tensors, in torchvision's names."""
     stages = range(1, 1 + count(tensors, lambda s: f"layer{s + 1}.0.conv1.weight"))
     stem = tensors["conv1.weight"].shape[-1:] if "conv1.weight" in tensors else ()
@@ -139,4 +139,4 @@ def read(tensors: StateDict) -> Network:
     return Network(config, interpolation="bilinear")
 
 
-LAYOUTS = [Layout("torchvision", "layer1.0.conv1.weight", read)]
+LAYOUTS = [Layout("torchvision", "layer1.0.conv1.weight", read_network)]

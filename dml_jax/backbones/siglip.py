@@ -2,11 +2,11 @@
 
 The network of `vit.py` without a class token, with the approximate GELU, and with attention pooling
 of the patches, whose result is the image's embedding in the space of images and texts. Both
-generations have the same tensors, and one network for images of any size; the towers for native
-aspect ratios ("naflex") are another.
+generations use this network and the same tensors, except for the towers for native aspect ratios
+("naflex"), which are not included.
 
-The GELU is the one in the authors' code and in transformers. timm computes the exact one in ViT-B,
-ViT-L and in So400m with patches of 14 pixels, so its outputs differ slightly.
+The authors' code and transformers use the approximate GELU; timm uses the exact one in ViT-B, ViT-L
+and So400m with patches of 14 pixels, so its outputs differ slightly.
 """
 
 from dataclasses import replace
@@ -54,7 +54,7 @@ CLASSIFIERS = vit.CLASSIFIERS
 UNSEEN = vit.UNSEEN
 
 
-def read(interpolation: Interpolation, tensors: StateDict) -> Network:
+def read_network(interpolation: Interpolation, tensors: StateDict) -> Network:
     """The image tower with these tensors."""
     sizes, hidden = transformer_sizes(tensors), length(tensors, "blocks.0.mlp.fc1.bias")
     width = sizes["width"]
@@ -92,6 +92,6 @@ TIMM: tuple[Rule, ...] = (
 )
 
 LAYOUTS = [
-    Layout("Hugging Face", "head.probe", partial(read, "bicubic"), HUGGING_FACE),
-    Layout("timm", "attn_pool.latent", partial(read, "antialiased"), TIMM),
+    Layout("Hugging Face", "head.probe", partial(read_network, "bicubic"), HUGGING_FACE),
+    Layout("timm", "attn_pool.latent", partial(read_network, "antialiased"), TIMM),
 ]

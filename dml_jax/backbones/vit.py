@@ -1,10 +1,10 @@
 """Vision transformer: an image is worth 16x16 words (Dosovitskiy et al., ICLR 2021).
 
 The pre-norm transformer on patches of pixels, as timm publishes it ("augreg": Steiner et al., TMLR
-2022), with the weights and parts of DeiT, DINO and DINOv2: distillation token, registers, scales of
-the residual branches, gated MLP. `dinov3.py` and `siglip.py` use this network with rotary positions
-and with attention pooling. Pixels beyond the last whole patch are ignored. The norms have the
-epsilon of the training; transformers computes ViT and DeiT with 1e-12 instead of 1e-6.
+2022), with what DeiT, DINO and DINOv2 add: distillation token, registers, scales of the residual
+branches, gated MLP. `dinov3.py` uses this network with rotary positions, `siglip.py` with attention
+pooling. Pixels beyond the last whole patch are ignored. The norms use the epsilon with which the
+weights were trained; the package transformers uses 1e-12 instead of 1e-6 for ViT and DeiT.
 
 Initialised like timm's, without truncation.
 """
@@ -120,7 +120,7 @@ class Config(contract.Config):
         require(valid, "width / heads", channels, rule)
 
     def inert(self, config: Any) -> Rules:
-        """What options need; see `config.fields.inert`."""
+        """When options have an effect; see `config.fields.inert`."""
         return ((not backbone_is_frozen(config), "a backbone that is trained", "drop_path"),)
 
 
@@ -160,9 +160,9 @@ UNSEEN = ("heads", "mlp", "epsilon", "positions")
 def resizing_weights(old: int, new: int, interpolation: Interpolation) -> np.ndarray:
     """Weights float64 [new, old] of torch's resizing of one axis (bicubic, `align_corners=False`).
 
-    "antialiased" widens the kernel (Keys, a = -0.5) if the axis shrinks, and ignores what is
-    outside; the others (a = -0.75) repeat the edge; "offset" scales by (new + 0.1) / old, like
-    DINO's.
+    "antialiased" widens the kernel (Keys, a = -0.5) if the axis shrinks, and ignores positions
+    outside; the others (a = -0.75) repeat the edge; "offset" scales by (new + 0.1) / old, as DINO
+    does.
     """
     antialiased = interpolation == "antialiased"
     a, overhang = (-0.5, 0) if antialiased else (-0.75, 3)
@@ -182,8 +182,8 @@ def patch_angles(cells: tuple[int, ...], channels: int) -> np.ndarray:
     """Angles of rotary positions along two axes, as in DINOv3 (Siméoni et al., 2025).
 
     The centre of cell i of n has the coordinate (2 i + 1) / n - 1, and the angles of an axis are 2
-    pi times its coordinate times 100^(-4 k / d), k = 0, 1, ...: one range for any size. The result
-    is float64 [rows * columns, d / 2] for a head of d channels; rows have the first d / 4.
+    pi times its coordinate times 100^(-4 k / d), k = 0, 1, ..., whatever the size. The result is
+    float64 [rows * columns, d / 2] for a head of d channels; the first d / 4 are for the rows.
     """
     frequencies = 2 * np.pi * 100.0 ** -np.arange(0, 1, 4 / channels)
     rows, columns = (((2 * np.arange(n) + 1) / n - 1)[:, None] * frequencies for n in cells)
@@ -210,8 +210,8 @@ def norm(config: Config, name: str) -> LayerNorm:
     return LayerNorm(config.epsilon, dtype=compute_dtype(config.dtype), name=name)
 
 
-def repeated(token: jax.Array, x: jax.Array) -> jax.Array:
-    """Tokens [1, n, C] for each image of x [B, N, C], in its type; gradients in the tokens'."""
+def repeat_tokens(token: jax.Array, x: jax.Array) -> jax.Array:
+    """Tokens [1, n, C] for each image of x [B, N, C], in its type; gradients are in the tokens'."""
     return jnp.broadcast_to(token, (x.shape[0], *token.shape[1:])).astype(x.dtype)
 
 
@@ -234,13 +234,13 @@ class Attention(nn.Module):
         queries, keys, values = split_heads(config, qkv)
         if angles is not None:
 
-            def biased(y: jax.Array, name: str) -> jax.Array:
+            def add_bias(y: jax.Array, name: str) -> jax.Array:
                 zeros = nn.initializers.zeros_init()
                 bias = self.param(name, zeros, (config.width,), jnp.float32)
                 return (y + bias.reshape(1, 1, *y.shape[2:])).astype(x.dtype)
 
-            queries, keys = rotate(biased(queries, "q_bias"), angles), rotate(keys, angles)
-            values = biased(values, "v_bias")
+            queries, keys = rotate(add_bias(queries, "q_bias"), angles), rotate(keys, angles)
+            values = add_bias(values, "v_bias")
         return dense(config.width, name="proj")(attention(queries, keys, values, count))
 
 
@@ -256,14 +256,14 @@ class AttentionPooling(nn.Module):
         dense = partial(transformer_dense, dtype=compute_dtype(config.dtype))
         start = normal_init(config.width**-0.5)
         query = self.param("latent", start, (1, 1, config.width), jnp.float32)
-        tokens = jnp.concatenate([repeated(query, x), x], axis=1)
+        tokens = jnp.concatenate([repeat_tokens(query, x), x], axis=1)
         queries, keys, values = split_heads(config, dense(3 * config.width, name="qkv")(tokens))
         y = dense(config.width, name="proj")(attention(queries[:, :1], keys[:, 1:], values[:, 1:]))
         return y + mlp(config, norm(config, "norm")(y))
 
 
 def mlp(config: Config, x: jax.Array) -> jax.Array:
-    """The MLP of a block as submodules of the calling one: float [B, N, C] -> float [B, N, C]."""
+    """The MLP of a block, as submodules of the caller: float [B, N, C] -> float [B, N, C]."""
     dense = partial(transformer_dense, dtype=compute_dtype(config.dtype))
     if config.mlp == "swiglu":
         # Two thirds, as a multiple of 8.
@@ -340,15 +340,15 @@ class VisionTransformer(nn.Module):
             prefix.append(tokens("cls_token", 1e-6, 1))
         if config.distilled:
             prefix.append(tokens("dist_token", 0.02, 1))
-        x = jnp.concatenate([*(repeated(token, x) for token in prefix), x], axis=1)
+        x = jnp.concatenate([*(repeat_tokens(token, x) for token in prefix), x], axis=1)
         if config.positions == "learned":
             x = (x + tokens("pos_embed", 0.02, x.shape[1])).astype(x.dtype)
         else:
             angles = jnp.asarray(patch_angles(cells, config.width // config.heads), float)
         if config.registers:
-            registers = repeated(tokens("reg_token", 1e-6, config.registers), x)
+            registers = repeat_tokens(tokens("reg_token", 1e-6, config.registers), x)
             x = jnp.concatenate([x[:, : len(prefix)], registers, x[:, len(prefix) :]], axis=1)
-        # Rows of products in bfloat16 are aligned to eight: otherwise XLA copies every operand.
+        # In bfloat16, a multiple of 8 tokens: otherwise XLA copies every operand of a product.
         count = x.shape[1]
         if x.dtype == jnp.bfloat16:
             x = jnp.pad(x, ((0, 0), (0, -count % 8), (0, 0)))
