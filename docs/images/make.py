@@ -126,7 +126,7 @@ def photographs(folder: Path) -> None:
     small(HERE / "retrieval.png", 400_000)
     screenshot(f"file://{RUN}/report.html", "report.png", 1000)
     run("catalogue", folder.name, f"--output={RUN}-catalogue")
-    screenshot(f"file://{RUN}-catalogue/catalogue.html", "catalogue.png", 850)
+    screenshot(f"file://{RUN}-catalogue/catalogue.html", "catalogue.png", 640)
     run("enroll", "--model=lite0", f"--index={RUN}-index", folder.name)
     index = f"--index={RUN}-index"
     server = start(folder, "serve", "--model=lite0", index, "--port=8765")
