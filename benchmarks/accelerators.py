@@ -1,10 +1,10 @@
-"""Training steps compiled for GPUs and TPUs that are not there: memory, collectives and the bound
-of a step's time.
+"""Compiles training steps for GPUs and TPUs on machines without them: memory, collectives and the
+bound of a step's time.
 
     python -m benchmarks.accelerators [--only=cub_hist] [--output=benchmarks/ACCELERATORS.md]
 
-Needs the wheels of requirements-cuda.txt or requirements-tpu.txt; run it once in an environment
-with each. A program is compiled once: its facts are kept in `.cache/accelerators.json`, under a
+Needs the wheels of requirements-cuda.txt or requirements-tpu.txt; run it in an environment with
+each. A program is compiled once: its facts are kept in `.cache/accelerators.json`, under a
 digest of its StableHLO, so the command continues where it was stopped. A step takes half a minute
 for an H100, up to ten minutes for a v5e.
 """

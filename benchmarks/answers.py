@@ -1,10 +1,11 @@
-"""Answers of enrolled classes: shares right at shares of strangers, and expectations that hold.
+"""Enrolled classes: right answers at given rates of accepted strangers, and how often expectations
+hold.
 
     python -m benchmarks.answers photos/ --session='^(train|val|test)_' --asked=test [--draws=12]
 
-Of a folder of classes, random thirds are enrolled, other classes, and strangers, embedded by
-published weights. The images of the session --asked are classified; without it, those that are left
-of 20 of each class.
+Published weights embed a folder of classes, of which a random third is enrolled, another third are
+other classes, and the rest are strangers. The images of the session --asked are classified; without
+it, all images beyond the first 20 of each class.
 """
 
 import argparse
@@ -22,9 +23,9 @@ RATES = 0.05, 0.1, 0.2, 0.3
 
 
 def draw(taken: Photographs, asked: np.ndarray, seed: int, *, calibrate: bool) -> list[float]:
-    """Results of one draw: right among all, right at each of RATES by the strangers asked, the
-    number of expectations of RATES and of "always" that hold, and the mean probability less the
-    share right."""
+    """Results of one draw: the share of right answers, without a limit and at each of RATES of the
+    strangers asked; the share of expectations that hold; the mean probability minus the share of
+    right answers."""
     rng = np.random.default_rng(seed)
     order = rng.permutation(taken.labels.max() + 1)
     position = np.argsort(order)[taken.labels]

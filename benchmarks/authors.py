@@ -1,4 +1,4 @@
-"""Heads trained from scratch on half of Cars196, as a distribution, beside the authors' code.
+"""Heads trained from scratch on half of Cars196 with many seeds, compared with the authors' code.
 
     dml-jax prepare --name=cars --source=cars196_half.zip --subset --output=data/cars
     python -m benchmarks.authors --data=data/cars --features=features --output=ours.json
@@ -7,9 +7,10 @@
 Each method trains its layer and its own parameters from its recipe's initial values, with its
 losses, optimizer and sampler, on features of EfficientNet-Lite0 (the evaluation's crop only), which
 are computed once; the last model is evaluated. Seeds that are in the output are not trained again.
-`Case.authors` has the results of the authors' public code on the same features, changed only to run
-on a CPU. Writes the table "authors": whether the means are equivalent, by two one-sided Welch tests
-over seeds, and whether seeds spread alike, by the F test, both corrected (Holm).
+`Case.authors` has the results of the authors' public code on the same features; the code was only
+changed to run on a CPU. Writes the table "authors": whether the means are equivalent, by two
+one-sided Welch tests over seeds, and whether seeds spread alike, by the F test, both corrected
+(Holm).
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""What becomes of single bits that flip in files, see `faults.py`: in a finished run with its
+"""Flips single bits in files and looks who notices (see `faults.py`): in a finished run with its
 analyses and several checkpoints, in its graph in the cache (extra "onnx"), and in an index.
 
 After each flip, all readers of the file's artefact run, unless none of them opens the file. The
 flip is noticed if one of them raises a `UserError` or deletes the graph. Flips that only `--verify`
-notices, which compares all files with the manifest, are counted apart. Otherwise the answers are
-compared with those before the flip.
+notices, which compares all files with the manifest, are counted separately. Otherwise the answers
+are compared with those before the flip.
 """
 
 import argparse
@@ -44,7 +44,7 @@ NEAR = 1e-4  # the largest difference between equal embeddings
 
 
 def answers_of_run(run: Path, images: list[np.ndarray]) -> list[Any]:
-    """All that the library reads from a run."""
+    """Everything that the library reads from a run."""
 
     def lost() -> NoReturn:
         raise UserError("not restored")
@@ -77,7 +77,7 @@ def equal(one: Any, other: Any) -> bool:
 
 
 class Trial:
-    """An artefact, its intact copy, and what became of the flips."""
+    """An artefact, its intact copy, and the outcomes of the flips."""
 
     def __init__(self, place: Path, read: Callable[[], Any], verify: Callable[[], object]):
         self.place, self.intact = place, place.with_name(f"{place.name}-intact")
@@ -106,7 +106,7 @@ class Trial:
             self.unseen[f"{name}: {outcome}"] += 1
 
     def outcome(self, opened: bool) -> str:
-        """What became of a flip in a file; one that nothing opens is not read again."""
+        """The outcome of a flip in a file; a file that nothing opens is not read again."""
         try:
             if opened and not equal(self.read(), self.expected):
                 return "other answers"
@@ -122,7 +122,7 @@ class Trial:
 
 
 def trials(folder: Path) -> dict[str, Trial]:
-    """The artefacts in a folder, made by the commands of users."""
+    """The artefacts in a folder, created by the commands of users."""
     run = folder / "run"
     config = resolve(experiments.values(steps=4) | {"name": "flips"} | keeping())
     runs.train(config, run, QUIET, Stop())

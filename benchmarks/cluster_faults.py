@@ -1,5 +1,5 @@
-"""Faults of a cluster at the moments of a run, see `faults.py`: exit code, what launchers do, and
-the resumed run.
+"""Faults of a cluster at different moments of a run (see `faults.py`): exit code, what launchers
+do, and the resumed run.
 
 Each cell is a run that meets one fault at one moment; the same command then continues it. The
 faults:
@@ -11,8 +11,8 @@ faults:
 - answers 503, connections that are reset, answers that are cut short, and requests without an
   answer, of an emulated bucket, for a minute, by a proxy.
 
-Not covered: real hardware, and faults that do not end, except that they are stopped by the counter
-of starts.
+Not covered: real hardware, and faults that do not end, except that the counter of starts stops
+them.
 """
 
 import contextlib
@@ -62,7 +62,7 @@ sys.exit(main.main())
 
 
 class Cell(NamedTuple):
-    """What became of a run with a fault."""
+    """The outcome of a run with a fault."""
 
     fault: str
     moment: str
@@ -97,7 +97,7 @@ def jobset(code: int | None) -> str:
 
 
 def arm(fault: str, moment: str, marker: str) -> None:
-    """Prepares the fault in this process, unless it has happened before."""
+    """Prepares the fault in this process, unless it has already happened."""
     if fault == "none":
         return
     from dml_jax import run
@@ -128,7 +128,7 @@ def arm(fault: str, moment: str, marker: str) -> None:
 
 
 def happen(fault: str, marker: str) -> None:
-    """Lets the fault happen."""
+    """Causes the fault."""
     if fault in SIGNALS:
         os.kill(os.getpid(), SIGNALS[fault])
     elif fault in DISK:
@@ -221,7 +221,7 @@ def bucket(file: Path) -> Iterator[dict[str, str]]:
 
 
 def library(folder: Path) -> Path | None:
-    """The library that lets writes fail; None without a C compiler."""
+    """The library that makes writes fail; None without a C compiler."""
     out = folder / "failing_writes.so"
     with contextlib.suppress(OSError, subprocess.CalledProcessError):
         source = str(ROOT / "benchmarks" / "failing_writes.c")
@@ -284,7 +284,7 @@ def run_once(
 
 
 def digest(read: Callable[[str], bytes]) -> list[str]:
-    """What a run has left."""
+    """The digests of the results of a run."""
     return [hashlib.sha256(read(name)).hexdigest() for name in RESULTS]
 
 

@@ -1,5 +1,5 @@
-"""Embeds many JPEG files on a CPU, compared with a loop of Pillow and onnxruntime; the first
-answer, and what the check of the probe adds to it; kills.
+"""Embeds many JPEG files on a CPU, compared with a loop of Pillow and onnxruntime; the time to the
+first answer, and how much of it is the check of the probe; kills.
 
     python -m benchmarks.embedding --model=lite0 [--images=512] [--size=340x480] [--rounds=3]
     [--kills]
@@ -67,8 +67,7 @@ def generate(folder: Path, count: int, size: tuple[int, int]) -> None:
 
 
 def loop(files: list[str], model: EmbeddingModel, session: onnxruntime.InferenceSession) -> int:
-    """What a user would write: Pillow reads batch after batch, and onnxruntime embeds it on all
-    cores."""
+    """What a user would write: Pillow reads each batch, and onnxruntime embeds it on all cores."""
     side, resize = model.data.image_size, model.data.resize
     for start in range(0, len(files), BATCH):
         pixels = []

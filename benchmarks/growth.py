@@ -5,7 +5,7 @@
 
 Each of ten jobs runs at three sizes, each in a process of its own: once to import and to compile,
 and then to measure the processor time of all threads, and the peak of the memory beyond what was
-held. The exponents of growth stand beside those that the work must have, with `!` if they exceed
+held. The table compares the exponents of growth with the expected ones; `!` marks those that exceed
 them by more than `TOLERANCE`. Takes five minutes on a quiet machine.
 """
 
@@ -29,7 +29,7 @@ import numpy as np
 from benchmarks import tables
 
 TOLERANCE = 0.3
-CONSTANT = 0.1  # growth from the first size to the third, as a share, that counts as none
+CONSTANT = 0.1  # growth from the first size to the third, as a share, that is ignored
 ENOUGH = 1.0  # seconds
 WIDTH, OF_CLASS = 64, 20  # of embeddings; images of a class
 # Threads that wait for others would count as work.
@@ -103,7 +103,7 @@ def classify(count: int, folder: Path) -> None:
 
 
 def listing(count: int, folder: Path) -> None:
-    """Finds out how a folder of class folders is to be read."""
+    """Recognises the classes of a folder of class folders."""
     from dml_jax.data import formats
 
     if not any(folder.iterdir()):

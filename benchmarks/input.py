@@ -4,15 +4,12 @@ uses Pillow.
 Both read the same JPEG files, crop the same boxes (decode, RandomResizedCrop 224, flip) and use the
 same number of processes or threads; their pixels are compared first. The batches of torch are uint8
 or, as is usual, normalised floats; dml_jax normalises on the device, which is included in its time.
-The rows "in a bare loop" are for
-reference: threads that read, crop and discard images, without batches, order or device. With one
-thread, they give the rate of a core and the cores that a training needs.
+For reference, the rows "in a bare loop" are threads that read, crop and discard images, without
+batches, order or device. With one thread, they show the rate of a core, and so the cores that a
+training needs. Data sets prepared with --short_side=256 and worker processes are measured, too.
 
-Also measured: data sets prepared with --short_side=256, and worker processes.
-
-With --model, only the processor time of each step of reading is measured, which other work on the
-machine hardly changes, and from it follows what machines with more cores can read at most: see
-`Costs`.
+With --model, only the processor time of each step of reading is measured, which hardly depends on
+other work on the machine. An upper bound for machines with more cores follows from it: see `Costs`.
 
     python -m benchmarks.input --photos=photos.zip [--seconds=5] [--model]
 
@@ -267,8 +264,7 @@ class Costs(NamedTuple):
         return self.file + self.decoding + self.resizing + self.rest
 
     def by_threads(self, cores: int) -> float:
-        """Images per second of a process with as many cores, whose threads wait for each other's
-        lock."""
+        """Images per second of a process with this number of cores, whose threads share a lock."""
         return 1000 * min(cores, 1 / self.locked) / self.image
 
     def by_workers(self, cores: int) -> float:
@@ -313,7 +309,7 @@ def costs(split: Split, data: Data, locked: float, images: int = 960) -> Costs:
             setattr(owner, name, original)
 
     def in_this_process(workers: int, skipped: int) -> float:
-        """For an image, without those of the first batches."""
+        """The costs of an image, without those of the first batches."""
         sampler = samplers.build(data, split.labels, SEED)
         chosen, batches = replace(data, workers=workers, threads=1), skipped + images // BATCH
         began = processor_time()
@@ -336,7 +332,7 @@ def processor_time() -> float:
 
 
 def print_model(stores: dict[str, Split]) -> None:
-    """Prints the costs, and what cores read at most by them."""
+    """Prints the costs, and the upper bounds that follow from them."""
     found = {name: costs(store, options(), LOCKED[name]) for name, store in stores.items()}
     print(f"| ms for an image | {' | '.join(Costs._fields)} |\n|---|{'--:|' * len(Costs._fields)}")
     for name, cost in found.items():

@@ -1,13 +1,13 @@
-"""Wrong labels that are found: class means beside cleanlab, on planted errors.
+"""Finds planted label errors by class means, compared with cleanlab.
 
     pip install cleanlab
     python -m benchmarks.label_errors photos/ cars/ [--shares=0.02,0.05,0.1] [--draws=3]
 
 Of each folder of classes, a random share of the images gets the label of another class. Embeddings
-are of --model, and kept in --cache. Printed for each draw: the average precision of
+are by --model, and kept in --cache. It prints for each draw the average precision of
 `doubtful_labels`, and that of cleanlab (the better of its two scores of labels) from logistic
-regression on five folds with each constant; and of the labels that are wrong with a probability of
-at least a half, the sum of the probabilities, the number of wrong ones, and how many there are.
+regression on five folds with each constant. For the labels that are wrong with a probability of at
+least 0.5, it prints the sum of the probabilities, how many are wrong, and their number.
 """
 
 import argparse

@@ -11,7 +11,7 @@ of its module run, the nearest first, until one fails. Their process is forked a
 JAX and pytest, which would otherwise take most of the time; mutmut forks after running tests, which
 JAX's threads do not survive. Every outcome is appended to FILE at once, and what stands there is
 not repeated, except for survivors with `--again`, after tests have changed. Survivors are listed to
-be read: some are no mistakes (a tolerance, a tile size). 400 mutants take two hours on two cores;
+be read: some do not matter (a tolerance, a tile size). 400 mutants take two hours on two cores;
 needs requirements-dev.txt.
 """
 
@@ -82,7 +82,7 @@ Words = dict[str, list[str]]  # by option: those that configurations have
 
 
 def words_of_options() -> Words:
-    """What configurations give as an option that is a word."""
+    """The words that configurations have for each option."""
     found: Words = {}
     for file in sorted(ROOT.glob("configs/**/*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
@@ -314,7 +314,7 @@ def main() -> int:
 
 
 def digest(mutant: Mutant) -> str:
-    """What says that a mutant was tested already."""
+    """The key of a tested mutant."""
     return hashlib.sha256(f"{mutant.path} {mutant.source}".encode()).hexdigest()[:16]
 
 

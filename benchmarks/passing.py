@@ -3,9 +3,9 @@
     python -m benchmarks.passing
 
 Trains, evaluates and exports a few steps on the built-in digits, embeds images with the model, and
-evaluates embeddings, each under `sys.setprofile`. Followed are the configuration of the run with
-its sections, an image on its way to a row, and labels on their way to a metric. The figures tell
-how much of the code has to be read to follow one thing.
+evaluates embeddings, each under `sys.setprofile`. It follows the configuration of the run with its
+sections, an image on its way to an embedding, and labels on their way to a metric. The figures show
+how much code has to be read to follow one thing.
 """
 
 import os

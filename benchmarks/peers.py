@@ -1,10 +1,10 @@
-"""The table of the README: speed beside pytorch-metric-learning with faiss, and OML.
+"""The table of the README: speed compared with pytorch-metric-learning with faiss, and OML.
 
     pip install torch pytorch-metric-learning faiss-cpu open-metric-learning
     python -m benchmarks.peers     # writes benchmarks/results/peers.json
 
-The same float32 rows and threads for all; medians of interleaved calls. The metrics are those that
-all three have: Recall@1, and those of the first R rows of the ranking (MAP@R here and in
+All get the same float32 rows and threads; times are medians of interleaved calls. The metrics are
+those that all three have: Recall@1, and those of the first R rows of the ranking (MAP@R here and in
 pytorch-metric-learning, MAP@k for the largest R in Open Metric Learning). Losses are computed with
 their gradients, dml_jax's compiled, and have equal values.
 """

@@ -1,13 +1,13 @@
-"""The rule of `train.select="folds"` on drawn classes: its regret on classes that it has not seen.
+"""The rule of `train.select="folds"` on random halves: its regret on classes that it has not seen.
 
     python -m benchmarks.selection cars/ groceries/ [--layers=40] [--networks=20]
     python -m benchmarks.selection --write    # the tables of RESULTS.md
 
-Of each folder of classes, as many are drawn for training as for the test. Candidates are those of
-`train.selection`, of EfficientNet-Lite0: with `--layers`, published weights at 224 pixels and the
-layer in closed form; with `--networks`, also trained networks and mean weights, at 128 pixels,
-where block 15, the last convolution and the layer are trained on stored outputs of block 14, so
-that a draw takes seconds. A rule sees two folds of the training classes. Its regret is the
+From each folder, the same number of classes is drawn for training and for the test. Candidates are
+those of `train.selection`, of EfficientNet-Lite0: with `--layers`, published weights at 224 pixels
+and the layer in closed form; with `--networks`, also trained networks and mean weights, at 128
+pixels, where block 15, the last convolution and the layer are trained on stored outputs of block
+14, so that a draw takes seconds. A rule sees two folds of the training classes. Its regret is the
 difference from the best candidate on the test classes in the mean of Recall@1 and MAP@R, in points.
 """
 
@@ -43,7 +43,7 @@ from dml_jax.train.step import TrainState
 
 PART, SIDE = "blocks_14", 128
 CLASSES, IMAGES = (10, 25, 50), (30, 8)  # training classes; images of each
-LEAST = 4  # images of a class that takes part
+LEAST = 4  # images that a class must have to take part
 CHUNK = 256  # images embedded at once
 
 

@@ -1,15 +1,15 @@
-"""Training steps of configurations on one accelerator: time, images/s and memory, beside the bound
-of the program.
+"""Training steps of configurations on one accelerator: time, images/s and memory, compared with the
+bound of the program.
 
 The step is the one that the main command compiles; its bound is that of `--mode=compile`, at the
-vendor's peak figures. A configuration that `benchmarks/methods` has in torch is also compared with
-that in the same run, eager and compiled, channels last, with autocast for bfloat16. Images are on
-the device as uint8; loading them is not measured. Each case runs in a process of its own.
+vendor's peak figures. Configurations with a torch version in `benchmarks/methods` are also compared
+with it in the same run, eager and compiled, channels last, with autocast for bfloat16. Images are
+on the device as uint8; loading them is not measured. Each case runs in its own process.
 
     python -m benchmarks.training_step [--cases=cars_hist,bfloat16,32 …] [--steps=50]
     [--torch=eager,compiled]
 
-A case is a configuration, a precision and, unless its own is meant, a batch size.
+A case is a configuration, a precision and, if it is not the configuration's own, a batch size.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from benchmarks import hlo, methods
 ROUNDS = 5
 KINDS = {"h100": "h100", "v5 lite": "v5e"}  # in JAX's names
 NAMES = {"dml_jax": "dml_jax", "eager": "torch", "compiled": "torch.compile"}
-Run = Callable[[int], None]  # takes so many steps and waits for them
+Run = Callable[[int], None]  # takes this number of steps and waits for them
 
 
 def cases() -> tuple[str, ...]:

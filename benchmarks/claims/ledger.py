@@ -3,8 +3,8 @@
 A claim names two rows of a study, placebos, and a condition (`Claim`). All of them are
 trained with the same seeds and splits of the classes, on a data set by a recipe (`Target`); rows
 with the same configuration are trained once, even if they belong to different studies. If the
-configuration states choices, each row that is not a placebo first chooses on held-out training
-classes, and placebos take the choice of the row that they imitate. `verdicts` decides.
+configuration states choices, options are first tuned on held-out training classes; a placebo uses
+the options of the row that it imitates. `verdicts` decides.
 """
 
 import csv
@@ -40,7 +40,7 @@ Lines = list[dict[str, str]]
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement of a paper that the difference between two rows of a study decides.
+    """A paper's statement, which the difference between two rows of a study decides.
 
     Attributes:
       name: unique in its paper.
@@ -179,7 +179,7 @@ Imitated = dict[tuple[str, str], str]  # the row that a placebo imitates, by stu
 
 
 def imitated(stating: Iterable[str], target: Target) -> Imitated:
-    """What the claims of these and of all known papers call placebos, whichever are selected."""
+    """The placebos of these and of all known papers, whichever claims are selected."""
     found: Imitated = {}
     for paper in dict.fromkeys([*stating, *papers()]):
         for claim in load(paper)[1]:

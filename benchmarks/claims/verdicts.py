@@ -3,17 +3,17 @@
 Two questions: does the claim hold, and if it does, is it the mechanism? The effect is the
 difference of two rows with the same splits and seeds. The units are the test classes: the
 difference of a class is the mean over its queries, averaged over seeds and over the splits in which
-the class is tested, so that a verdict speaks of classes like these. Measurements without values by
-class have splits as units, or the seeds of one split, and speak of these classes only.
+the class is tested, so verdicts hold for classes like these. For measurements without values by
+class, the units are splits, or the seeds of one split, and verdicts hold for these classes only.
 
 Two t-tests compare the effect with the claim's margin, one for and one against the claim; the
 p-value is twice the smaller one, corrected (Holm) for all claims of the paper that the data set and
 recipe can decide, measured or not. A claim between two rows that are no better than the features
-before training is not tested. Each plan is looked at once, when all its runs are there.
+before training is not tested. Each plan is analysed once, when all its runs have finished.
 
-A claim that holds is the mechanism's if it accounts for more than half of the effect,
+The mechanism explains the effect of a claim that holds if it accounts for more than half of it,
 (row 1 + row 2) / 2 - placebo > 0 for every placebo; a placebo that keeps more than half does as
-well. A mechanism that the claim's condition finds inert is not at work, whatever the effect.
+well. If the claim's condition finds the mechanism inert, it explains nothing, whatever the effect.
 """
 
 import itertools
@@ -293,8 +293,8 @@ def decide(entries: Sequence[Entry]) -> None:
             one.p = p
             if one.found and p < LEVEL and one.verdict == UNDECIDED:
                 one.verdict = SUPPORTED if one.found.for_it < one.found.against else REFUTED
-    # A mechanism must beat every placebo, which needs no correction; one placebo of several is
-    # enough to do as well, which does.
+    # A mechanism must beat every placebo, which needs no correction. To do as well, one placebo is
+    # enough, which needs one.
     asked = [entry for entry in possible if entry.first.verdict == SUPPORTED and entry.contrasts]
     each = [[found for found in entry.contrasts if found] for entry in asked]
     full = [len(made) == len(entry.contrasts) for entry, made in zip(asked, each, strict=True)]

@@ -1,8 +1,5 @@
-"""CRT: the peer follows the equations as printed and holds the residuals of all positions to all
-prototypes.
-
-These are K×HW×L numbers per image.
-"""
+"""CRT: the peer follows the equations as printed and stores the residuals of all positions to all
+prototypes, K×HW×L numbers per image."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

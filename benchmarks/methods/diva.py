@@ -1,8 +1,5 @@
 """DiVA: the peer samples triplets as published distance-weighted miners do, anchor by anchor in
-NumPy.
-
-Everything else is dense.
-"""
+NumPy; everything else is dense."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

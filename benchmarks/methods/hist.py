@@ -87,7 +87,7 @@ def rows() -> Iterator[Row]:
 
 
 def training(precision: str, batch: int, compiled: bool) -> Callable[[int], None]:
-    """Takes so many training steps in torch, with frozen batch norms."""
+    """A function that takes a number of training steps in torch, with frozen batch norms."""
     import torch
     from torch import nn
     from torch.nn import functional as F
