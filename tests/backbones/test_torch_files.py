@@ -68,7 +68,10 @@ def tensors() -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("container", ["", "state_dict", "model_state_dict", "model"])
 def test_state_dicts(save: Any, container: str) -> None:
-    found = tensor_files.read(save({container: tensors(), "epoch": 3} if container else tensors()))
+    """DiVA's also hold the options of the run and its curves."""
+    options = argparse.Namespace(bs=112, best=np.float64(0.5), kind=np.dtype("f4"))
+    others = {"epoch": 3, "opt": options, "aux": {"rho": tensors()}}
+    found = tensor_files.read(save({container: tensors(), **others} if container else tensors()))
     assert found.keys() == ARRAYS.keys()
     for name, array in ARRAYS.items():
         assert found[name].shape == array.shape
@@ -87,15 +90,6 @@ def test_views_parameters_and_bfloat16(save: Any) -> None:
     found = tensor_files.read(save(written))
     for name, tensor in written.items():
         np.testing.assert_array_equal(found[name], tensor.detach().float().numpy(), err_msg=name)
-
-
-@pytest.mark.slow
-def test_other_contents_of_published_checkpoints_are_ignored(save: Any) -> None:
-    """DiVA's hold the options of the run and its curves beside the weights."""
-    options = argparse.Namespace(bs=112, best=np.float64(0.5), kind=np.dtype("f4"))
-    content = {"state_dict": tensors(), "opt": options, "aux": {"rho": tensors()}}
-    found = tensor_files.read(save(content))
-    assert found.keys() == ARRAYS.keys()
 
 
 class Hostile:

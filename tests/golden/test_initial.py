@@ -1,4 +1,4 @@
-"""Every recipe starts as its authors' code does: the moments of all initial values, and the first update.
+"""Every recipe starts as its authors' code does: the moments of all initial values.
 
 `initial/*.json`, or `initial.json`, contains, by paper and parameter, shape, kind (normal, uniform or constant), mean,
 standard deviation and range of one draw of the authors' constructors, with those of the bias.
@@ -16,9 +16,7 @@ import numpy as np
 import pytest
 
 from dml_jax.config import files, plugin_module
-from dml_jax.methods import baseline
-from dml_jax.methods.contract import Batch, TrainingSet, zeros
-from dml_jax.train import optimizers, step
+from dml_jax.methods.contract import TrainingSet, zeros
 from tests.golden import fixtures
 
 CLASSES = {"cub": 100, "cars": 98, "sop": 11_318}
@@ -101,74 +99,3 @@ def test_moments(key: tuple[str, str]) -> None:
     assert ("bias" in layer) == bias.get("trained", True)
     if "bias" in layer:
         agrees(np.asarray(layer["bias"])[columns], bias)
-
-
-def unit(x: np.ndarray) -> tuple[np.ndarray, Any]:
-    """Rows of unit length, and the gradient with respect to x from that with respect to them."""
-    lengths = np.linalg.norm(x, axis=1, keepdims=True)
-    u = x / lengths
-    return u, lambda g: (g - u * np.sum(g * u, axis=1, keepdims=True)) / lengths
-
-
-def proxy_anchor(cosines: np.ndarray, same: np.ndarray) -> np.ndarray:
-    """dL / dcos of Proxy-Anchor (Eq. 4), with alpha = 32 and delta = 0.1."""
-    near = np.where(same, np.exp(-32 * (cosines - 0.1)), 0)
-    far = np.where(same, 0, np.exp(32 * (cosines + 0.1)))
-    pull = -32 * near / (1 + near.sum(axis=0)) / same.any(axis=0).sum()
-    return pull + 32 * far / (1 + far.sum(axis=0)) / same.shape[1]
-
-
-def softmax(cosines: np.ndarray, same: np.ndarray) -> np.ndarray:
-    """dL / dcos of the normalised softmax with sigma = 0.05."""
-    p = np.exp(cosines / 0.05)
-    return (p / p.sum(axis=1, keepdims=True) - same) / 0.05 / len(same)
-
-
-def adamw(p: np.ndarray, g: np.ndarray, rate: float) -> np.ndarray:
-    """The first update: the bias corrections leave g / (|g| + eps); decay 1e-4."""
-    return p - rate * (g / (np.abs(g) + 1e-8) + 1e-4 * p)
-
-
-def sgd(p: np.ndarray, g: np.ndarray, rate: float) -> np.ndarray:
-    return p - rate * (g + 1e-4 * p)
-
-
-@pytest.mark.parametrize(
-    ("variant", "gradient", "rates"),
-    [
-        ("proxy_anchor", proxy_anchor, {"embedding": 1e-4, "loss": 1e-2}),
-        ("normalized_softmax", softmax, {"embedding": 1e-2, "loss": 1e-2}),
-    ],
-)
-def test_first_update(variant: str, gradient: Any, rates: dict[str, float], x64: None) -> None:
-    """Gradient and update of the layer and the proxies, from maps of one position."""
-    config = files.resolved(f"configs/cars_baseline.py:{variant}", {})
-    method = baseline.build(config.method, backbone(32), TrainingSet(6, 12))
-    rng, labels = np.random.default_rng(0), np.array([0, 0, 1, 1, 2, 3], np.int32)
-    features = rng.normal(size=(6, 32))
-    schedule = optimizers.rate_factor(config.train, start=0, stop=10, milestones=(8,))
-    optimizer = optimizers.build(config.train, method, schedule)
-    images: Any = features[None, :, None, None]
-    batch = Batch(images, labels, labels)
-    state = step.initial(method, optimizer, jax.random.key(0), batch)
-    state = jax.tree.map(lambda x: np.asarray(x, np.float64) if x.ndim else x, state)
-    updated, _ = jax.jit(step.build(method, optimizer))(state, batch, jax.random.key(0))
-
-    x = features * (2 if config.method.pooling == "avg+max" else 1)
-    if config.method.layer_norm:
-        x = x - x.mean(axis=1, keepdims=True)
-        x = x / np.sqrt(np.mean(x**2, axis=1, keepdims=True) + 1e-5)
-    layer, proxies = state.params["embedding"], state.params["loss"]["proxies"]
-    e, pull_e = unit(x @ layer["kernel"] + layer.get("bias", 0))
-    p, pull_p = unit(proxies)
-    same = labels[:, None] == np.arange(6)[None]
-    g = gradient(e @ p.T, same)
-    d_layer = pull_e(g @ p)
-    grads = {"kernel": x.T @ d_layer, "bias": d_layer.sum(axis=0)}
-    update = {"adamw": adamw, "sgd": sgd}[config.train.optimizer]
-    close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-12)
-    for key, value in layer.items():
-        expected = update(value, grads[key], rates["embedding"]) - value
-        close(updated.params["embedding"][key] - value, expected)
-    expected = update(proxies, pull_p(g.T @ e), rates["loss"]) - proxies
-    close(updated.params["loss"]["proxies"] - proxies, expected)

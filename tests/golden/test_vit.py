@@ -6,7 +6,6 @@ The references in `data/backbones/vit.npz` are by `vit_reference.py`.
 import json
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,13 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import dml_jax
 from dml_jax.backbones import deit, dinov3, siglip, vit
 from dml_jax.backbones.weights import convert as from_torch
 from dml_jax.backbones.weights import converted
-from dml_jax.commands import convert as convert_command
-from tests.backbones.state_dicts import write
-from tests.golden import fixtures, vit_reference
+from tests.golden import fixtures
 from tests.golden.fixtures import draw, image
 
 pytestmark = pytest.mark.skipif("vit" not in fixtures.names("backbones"), reason="no reference of this family")
@@ -204,27 +200,3 @@ def test_files_of_transformers(case: str) -> None:
         assert set(found.tensors) == set(expected.tensors)
         for path, tensor in found.tensors.items():
             np.testing.assert_array_equal(tensor, expected.tensors[path], err_msg=path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", [name for name in CONFIGS if "dinov3" in name or "siglip" in name])
-def test_convert_load_and_embed(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The embedding of a photograph by a converted file is the library's summary of its pixels."""
-    torch = pytest.importorskip("torch")
-    pytest.importorskip("timm")
-    pytest.importorskip("transformers")
-    made = vit_reference.CASES[case]()
-    state = {name: draw(1, name, size).astype(np.float32) for name, size in made.shapes.items()}
-    named = in_files(state) if case.startswith("transformers") else state
-    weights = write(tmp_path / "w.safetensors", named)
-    monkeypatch.setattr(convert_command, "published", lambda: {"small": CONFIGS[case]})
-    convert_command.execute([f"--weights={weights}", f"--output={tmp_path / 'small'}"])
-    model = dml_jax.load(tmp_path / "small")
-    photo = np.random.default_rng(0).integers(0, 256, (300, 280, 3), np.uint8)
-    pixels = model.read(photo).astype(np.float64) / 255
-    mean, std = (0.5, 0.5) if "siglip" in case else ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
-    x = torch.from_numpy(((pixels - mean) / std).astype(np.float32).transpose(2, 0, 1)[None].copy())
-    given = {name: torch.from_numpy(array) for name, array in state.items()}
-    summary = made.tokens(given, x).detach().numpy()[0][-1 if "siglip" in case else 0]
-    summary /= np.linalg.norm(summary)
-    np.testing.assert_allclose(model.embed([photo])[0], summary, atol=1e-5)

@@ -58,18 +58,6 @@ def test_values_and_gradients(anchors: int, iterations: int, temperature: float)
         assert slope == pytest.approx((ends[0] - ends[1]) / 2, rel=1e-5, abs=1e-13)
 
 
-def test_similarity_to_the_anchor_of_the_class_lowers_the_loss() -> None:
-    """A wrong prior is corrected if the embedding is similar to its anchor's, and reinforced if it is not."""
-    labels = jnp.asarray([0, 0, 1, 1])
-    logits = jnp.asarray([[9.0, 0], [0, 1], [0, 9], [0, 1]])
-    separated = jnp.asarray([[1.0, -1, 0], [1, -1, 0.1], [-1, 1, 0], [-1, 1, 0.1]])
-    mixed = separated[jnp.asarray([0, 2, 1, 3])]
-    config = Config(anchors=1, temperature=1.0)
-    second = jax.jit(lambda x: group_loss.group_loss(logits, x, labels, config)[1])
-    prior = np.log(1 + np.e)  # the cross-entropy of its logits
-    assert second(separated) < prior < second(mixed)
-
-
 def test_no_support_and_extreme_logits() -> None:
     """Constant embeddings keep the priors; gradients stay finite where probabilities underflow in float32."""
     logits, embeddings = sample()

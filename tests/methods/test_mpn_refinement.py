@@ -108,11 +108,6 @@ def run_of(*kinds: str, clusters: int = 900) -> Any:
     return SimpleNamespace(data=data, evaluation=Evaluation(refine=kinds), method=method, seed=0)
 
 
-def test_options_that_are_not_refused() -> None:
-    refinement.check_options(run_of("reciprocal", "neighbors", "optics"), 10**6)
-    refinement.check_options(run_of("ward", "kmeans"), 900)
-
-
 def test_groups_of_each_kind_hold_every_image() -> None:
     points, labels = blobs(6, 2, 0.001)
     for kind, facts in (("neighbors", {}), ("ward", {"clusters": 6, "noise": 0})):

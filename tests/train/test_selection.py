@@ -175,18 +175,6 @@ def test_every_choice_is_exported(
         np.testing.assert_allclose(found, rows, rtol=0, atol=1e-6)
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # those of the converter
-def test_every_choice_in_onnx(chosen: tuple[Path, np.ndarray, np.ndarray]) -> None:
-    runtime = pytest.importorskip("onnxruntime")
-    pytest.importorskip("jax2onnx")
-    directory, images, rows = chosen
-    out = directory.parent / "out"
-    export.execute([f"--model={directory}", "--to=onnx", f"--output={out}"])
-    session = runtime.InferenceSession(out / "model.onnx")
-    np.testing.assert_allclose(session.run(None, {"images": images})[0], rows, rtol=0, atol=1e-4)
-
-
 def test_gain_of_classes() -> None:
     """Two classes that gain 0.2 and 0.4, and a third without a query that counts."""
     labels = np.array([0, 0, 1, 1, 1, 2])
