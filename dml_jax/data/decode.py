@@ -14,7 +14,6 @@ The memory of the images that all threads decode at a time is limited: see `Room
 
 import contextlib
 import ctypes
-import importlib.util
 import io
 import os
 import re
@@ -209,11 +208,6 @@ def _open(file: IO[bytes]) -> Image.Image:
     with WARNINGS_LOCK, warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         return Image.open(file, formats=formats)
-
-
-def is_outdated(reason: str) -> bool:
-    """Whether `rgb` failed for lack of a package that is installed now."""
-    return reason.endswith(NEEDS_HEIC) and importlib.util.find_spec("pillow_heif") is not None
 
 
 def exif_day(file: Path) -> str:

@@ -63,9 +63,6 @@ def prepare(request: Request, recipe: Recipe, console: Console) -> dict[str, Any
             what = f"was prepared with another {' and '.join(differing)}"
             raise ConfigError(f"--output={output}: {what}; choose another output")
         console.print(f"{output} is already prepared")
-        if count := sum(decode.is_outdated(reason) for _, reason in about["skipped"]):
-            lacks = f"lacks {counted(count, 'image')} that could be read now"
-            console.warn(f"{output}: {lacks}; delete it to add them")
         return about
     occupied = output.exists() and (not output.is_dir() or any(output.iterdir()))
     folders = [source.resolve() for source in request.sources if source.is_dir()]

@@ -89,7 +89,7 @@ def _complete(table: Table, recipe: Recipe, contents: Survey, options: Options) 
     if options.splits in ("classes", "none"):
         rows = [row._replace(split="") for row in rows]
     undecided = [row.class_name for row in rows if not row.split]
-    tested = test_classes({*undecided}, options.test_share)
+    tested = choose_test_classes({*undecided}, options.test_share)
     rows = [
         row._replace(split=row.split or ("test" if row.class_name in tested else "train"))
         for row in rows
@@ -111,7 +111,7 @@ def _complete(table: Table, recipe: Recipe, contents: Survey, options: Options) 
     return table._replace(rows=rows, doubts=doubts, undecided=len(undecided))
 
 
-def test_classes(classes: Collection[str], share: float) -> set[str]:
+def choose_test_classes(classes: Collection[str], share: float) -> set[str]:
     """The classes with the smallest SHA-256 of their names, so that a new class moves few others.
 
     Near-equal names, which may be one class, stay together.

@@ -4,7 +4,6 @@ import io
 import json
 import os
 import shutil
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -55,19 +54,6 @@ def test_a_finished_data_set_is_left_unchanged(prepared: Callable[..., str], exe
     assert manifest() == before
     assert "was prepared with another short_side" in fails(prepare, *OPTIONS, "--short_side=16")
     assert execute(verify, OUT)[0] == 0
-
-
-def test_images_that_needed_a_missing_package_are_remembered(
-    prepared: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    layouts.photos(PHOTOS)
-    pillow_heif = pytest.importorskip("pillow_heif")
-    pillow_heif.from_pillow(Image.fromarray(pictures.pixels(1))).save(PHOTOS / "oak" / "9.heic")
-    with monkeypatch.context() as without:
-        without.setitem(sys.modules, "pillow_heif", None)
-        assert "oak/9.heic: is HEIC, which needs one more package" in prepared()
-        assert "could be read now" not in prepared()
-    assert "warning: out: lacks 1 image that could be read now; delete it to add them" in prepared()
 
 
 def test_each_image_is_checked_once_on_all_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

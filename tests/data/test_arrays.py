@@ -1,6 +1,5 @@
 """Data sets of any arrays: trained, resumed, evaluated, loaded and exported like images."""
 
-import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,16 +12,12 @@ import dml_jax
 from dml_jax import drawing
 from dml_jax import run as runs
 from dml_jax.analysis import run_report
-from dml_jax.commands import export, study
+from dml_jax.commands import export
 from dml_jax.config import Config, Data, resolve
-from dml_jax.config import files as config_files
 from dml_jax.config.modules import import_code
 from dml_jax.console import Console
 from dml_jax.data import arrays, transforms
 from dml_jax.errors import ConfigError, DataError
-from dml_jax.evaluation import metrics
-from dml_jax.lab import runner
-from dml_jax.lab.plan import Trial
 from dml_jax.methods import contract
 from dml_jax.train import experiment as experiments
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
@@ -117,29 +112,6 @@ def test_training_stopped_resumed_evaluated_loaded_and_exported(
     parquet = pytest.importorskip("pyarrow.parquet")
     table = parquet.read_table(tmp_path / "test.parquet")
     np.testing.assert_array_equal(np.stack(table["embedding"].to_numpy()), rows[0])
-
-
-def test_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the file to the table; the trial is trained in this process, as its command would."""
-
-    def trained(root: Path, trial: Trial, *_: Any) -> bool:
-        file = runner.command(root, trial)[1].removeprefix("--config=")
-        runs.train(config_files.resolved(file, {}, trust_code=True), trial.directory, QUIET, Stop())
-        return True
-
-    monkeypatch.setattr(runner, "execute", trained)
-    file = tmp_path / "mine.py"
-    short = {"train.steps": 4, "data.batch_size": 16, "data.threads": 1, "backbone.width": 8}
-    row = f"Row('small', {str(Path(text.__file__))!r}, {short})"
-    imports = "from dml_jax.lab.definition import *\n"
-    file.write_text(f"{imports}def get_study():\n    return Study('T', rows=({row},), seeds=(0,))")
-    study.execute([f"--study={file}", f"--root={tmp_path / 'root'}"])
-    rows = np.load(tmp_path / "root/small-seed0/embeddings/test/embeddings.npy")
-    found = metrics.retrieval(rows, sentences.load(None)["test"].labels)
-    (line,) = csv.DictReader((tmp_path / "root/report.csv").read_text().splitlines())
-    assert line["row"] == "small"
-    for metric in ("recall@1", "map@r"):
-        assert float(line[metric]) == pytest.approx(found[metric], abs=1e-6)
 
 
 @pytest.mark.slow

@@ -24,12 +24,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_choice_of_test_classes_is_stable() -> None:
     """It depends on the names alone, and adding a class moves few others."""
     names = {f"class {i}" for i in range(100)}
-    tested = understand.test_classes(names, 0.3)
+    tested = understand.choose_test_classes(names, 0.3)
     assert len(tested) == 30
-    assert len(understand.test_classes(names | {"new"}, 0.3) ^ tested) <= 2
+    assert len(understand.choose_test_classes(names | {"new"}, 0.3) ^ tested) <= 2
     alike = {f"{i}{end}" for i in range(20) for end in ("", ".0")}  # stay together
     for share in (0.1, 0.3, 0.5, 0.9):
-        tested = understand.test_classes(alike, share)
+        tested = understand.choose_test_classes(alike, share)
         assert all((f"{i}" in tested) == (f"{i}.0" in tested) for i in range(20))
         assert abs(len(tested) - share * 40) <= 1
 

@@ -28,16 +28,14 @@ Folders = tuple[str, ...]  # the names of the folders that an image is in, or so
 
 def read(files: Files, options: Options) -> Table:
     """Takes every file with the suffix of an image as one."""
-    rows, doubts = (
-        [Entry(path, files[path], "", "") for path in files if is_image(path)],
-        list[str](),
-    )
+    rows = [Entry(path, file, "", "") for path, file in files.items() if is_image(path)]
     if not rows:
         reasons = packed_files(files) or [
             "there is no class folder with images; put the images of each class into a folder, "
             f"with names that end in {', '.join(IMAGE_SUFFIXES)}"
         ]
         raise DataError("; ".join(reasons))
+    doubts = list[str]()
     return Table(read_folders(rows, options, doubts), doubts)
 
 
