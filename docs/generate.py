@@ -13,6 +13,7 @@ import re
 import sys
 import tomllib
 import typing
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -217,6 +218,7 @@ def claims() -> str:
         title, stated = ledger.load(paper)
         expected: dict[str, str] = {}
         results: dict[str, list[str]] = {claim.name: [] for claim in stated}
+        untested = defaultdict[str, list[str]](list)
         for name, lines in measurements().items():
             entries = decided.ledger(stated, lines, Target(*name.split("-")))
             for entry in entries:
@@ -224,10 +226,15 @@ def claims() -> str:
                 expected[cells["claim"]] = f"{cells['metric']} {cells['expected']}"
                 if entry.first.units.values:
                     verdicts.append(entry.first.verdict)
+                    if verdicts[-1] == decided.NOT_TESTABLE:
+                        untested[cells["claim"]].append(name)
+                        continue
                     results[cells["claim"]].append(
                         f"{name}: {cells[decided.EFFECT]}, **{entry.first.verdict}**"
                         + (f"; mechanism: {entry.mechanism}" if entry.mechanism else "")
                     )
+        for claim, names in untested.items():
+            results[claim].append(f"{decided.NOT_TESTABLE}: {', '.join(names)}")
         rows = [
             [
                 f"`{claim.name}`: {claim.says} ({claim.where})",
@@ -242,17 +249,18 @@ def claims() -> str:
 
 
 def commands() -> str:
-    """What each command does, and the names of its options."""
-    text = []
+    """What each command does."""
+    text, first = [], dict[str, str]()
     for name in COMMANDS:
         output = io.StringIO()
         arguments = mock.patch.object(sys, "argv", ["dml-jax", name, "--help"])
         with arguments, mock.patch.dict("os.environ", {"COLUMNS": WIDTH}), redirect_stdout(output):
             main()
-        about, _, listed = output.getvalue().strip().partition("\noptions:\n")
+        about = output.getvalue().strip().partition("\noptions:\n")[0]
         about = about.partition("\n\n")[2].partition("\npositional arguments:")[0].strip()
-        names = ", ".join(f"`{name}`" for name in re.findall(r"^  (--\w+)", listed, re.MULTILINE))
-        text.append(f"### {name}\n\n```text\n{about}\n```\n\nOptions: {names}\n")
+        original = first.setdefault(about, name)
+        body = f"```text\n{about}\n```" if original == name else f"The same as `{original}`."
+        text.append(f"### {name}\n\n{body}\n")
     return "\n".join(text)
 
 
@@ -277,7 +285,7 @@ def rows_of(section: Any, prefix: str = "") -> Iterator[list[str]]:
 
 
 def options() -> str:
-    """Every option of a configuration; options that several parts share are listed once."""
+    """Every option of a configuration, once; options of several parts are merged if they agree."""
     sections: dict[str, Iterator[list[str]]] = {
         "Experiment": (row for row in rows_of(Config) if row[0] in ("`seed`", "`init_from`")),
         "Data": rows_of(Data, "data."),
@@ -294,15 +302,19 @@ def options() -> str:
         for kind in ("backbone", "method")
     }
     for kind, tables in plugins.items():
-        users: dict[tuple[str, ...], list[str]] = {}
+        users: dict[tuple[str, str, str], dict[str, str]] = {}  # the names of parts: their defaults
         for name, rows in tables.items():
-            for row in rows:
-                users.setdefault(tuple(row), []).append(name)
-        shared = [
-            [*row, "all" if len(names) == len(tables) else ", ".join(names)]
-            for row, names in sorted(users.items(), key=lambda item: -len(item[1]))
-            if row[0] != f"`{kind}.name`"
-        ]
+            for key, kind_of, default, meaning in rows:
+                users.setdefault((key, kind_of, meaning), {})[name] = default
+        shared = []
+        for (key, kind_of, meaning), defaults in sorted(users.items(), key=lambda x: -len(x[1])):
+            names = "all" if len(defaults) == len(tables) else ", ".join(defaults)
+            usual, *others = (each for each, _ in Counter(defaults.values()).most_common())
+            for other in others:
+                owners = ", ".join(name for name in defaults if defaults[name] == other)
+                usual += f"; {owners}: {other or '–'}"
+            if key != f"`{kind}.name`":
+                shared.append([key, kind_of, usual, meaning, names])
         parts.append(f"### {kind.title()}s\n\n{table([*header, 'of'], shared)}")
     return "\n".join(parts)
 

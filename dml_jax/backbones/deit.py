@@ -22,11 +22,7 @@ from dml_jax.config.fields import section
 
 @section
 class Config(vit.Config):
-    """Options of a DeiT, a vision transformer with other weights; the defaults are DeiT-S.
-
-    Attributes:
-      output: Feature map: the class token as a map of one cell, or the map of the patches.
-    """
+    """Options of a DeiT, a vision transformer with other weights; the defaults are DeiT-S."""
 
     name: str = "deit"
     output: Literal["class", "patches"] = "patches"

@@ -18,13 +18,7 @@ from dml_jax.config.fields import NonNegative, NonNegativeInt, Positive, section
 
 @section
 class Config(vit.Config):
-    """Options of a DINOv3, a vision transformer with other weights; the defaults are ViT-S/16.
-
-    Attributes:
-      registers: Number of additional tokens that have no position and are not in the output.
-      positions: Learned embeddings of the positions, or rotations of queries and keys, which then
-        have no bias.
-    """
+    """Options of a DINOv3, a vision transformer with other weights; the defaults are ViT-S/16."""
 
     name: str = "dinov3"
     registers: NonNegativeInt = 4

@@ -39,7 +39,6 @@ class Config(ConvolutionalConfig):
       channels: Channels of the last convolution, and of the feature map.
       pretrained: "lite0" for the packaged weights, a directory of converted weights, or "none" for
         random initial weights.
-      bn_momentum: Weight of the new batch in the running statistics, as in PyTorch.
     """
 
     name: str = "efficientnet_lite"

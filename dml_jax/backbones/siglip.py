@@ -22,15 +22,7 @@ from dml_jax.config.fields import PositiveInt, section
 
 @section
 class Config(vit.Config):
-    """Options of a SigLIP image tower, a vision transformer; the defaults are ViT-B/16.
-
-    Attributes:
-      summary: How the image is summarised: by a class token, or by attention pooling of the
-        patches.
-      width: Number of channels.
-      heads: Attention heads per block.
-      mlp: Activation of the MLPs: "gelu_tanh" is the approximate GELU; "swiglu" is gated.
-    """
+    """Options of a SigLIP image tower, a vision transformer; the defaults are ViT-B/16."""
 
     name: str = "siglip"
     summary: Literal["token", "attention"] = "attention"

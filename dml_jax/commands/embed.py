@@ -5,12 +5,12 @@
 
 Writes <output>: embeddings.npy (float32, rows of unit length), ids.json, metadata.json (the SHA-256
 of each image's file) and manifest.json. Until all images are embedded, the rows are in chunks in
-<output>.chunks: the same command continues where it was killed. When images change, it embeds the
-new contents only. --query lists the images nearest to another one.
+<output>.chunks: repeat a killed command to continue it. When images change, it embeds the new
+contents only. --query lists the images nearest to this one.
 
-All devices and cores of the machine are used, on a CPU by onnxruntime if it is installed and the
-graph of the model is in the cache, where the first command puts it at its end; with --engine=ray,
-those of all machines of a Ray cluster, which must see the same files.
+The command uses all devices and cores of the machine or, with --engine=ray, of a Ray cluster whose
+machines see the same files. On a CPU, it uses onnxruntime where that is installed, once the first
+command has written the model's graph to the cache.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def parser() -> cli.Parser:
     cli.add_model(flags, versions=True, runtime=True)
     text = "directory to write (default: embeddings)"
     flags.add_argument("--output", default="embeddings", help=text)
-    text = "fail in the end if images cannot be used, instead of leaving them out"
+    text = "fail at the end if images cannot be used, instead of leaving them out"
     flags.add_argument("--strict", action="store_true", help=text)
     flags.add_argument("--query", help="image: list its nearest neighbours")
     flags.add_argument("--quiet", action="store_true", help="print messages but no progress")

@@ -1,5 +1,4 @@
-"""Evaluates the stored embeddings of runs, a model on labelled images, or the embeddings of any
-model:
+"""Evaluates the stored embeddings of runs, a model on labelled images, or any embeddings:
 
     dml-jax evaluate --model=runs/a[,runs/b …] [--weights=1,2] [--output=FILE] [--export=runs/ab]
     dml-jax evaluate --model=lite0 --data=photos/
@@ -9,13 +8,12 @@ model:
     dml-jax evaluate --engine=ray --embeddings=shop/embeddings.npy --labels=labels.npy
                                --export=neighbors
 
-Several runs are evaluated one by one and combined. The combination concatenates the unit rows of
-the runs and divides by the square root of their number, so the cosine of two images is the mean of
-the runs' cosines (Seidenschwarz et al., ICML 2021, sec. 4.4); with weights w, the mean weighted by
-w². The settings of the first run's evaluation are the defaults. --export writes the embeddings and
-results.json in the layout of a run. --verify checks that all files of finished runs are as they
-were written, that the results follow from the stored embeddings, and that the models still compute
-the embedding of the probe image that the runs state.
+Several runs are evaluated one by one and combined: their embeddings are concatenated, so the cosine
+of two images is the mean of the runs' cosines (Seidenschwarz et al., ICML 2021, sec. 4.4), weighted
+by the squares of --weights. The settings of the first run's evaluation are the defaults. --export
+writes the embeddings and results.json in the layout of a run. --verify checks that the files of
+finished runs are unchanged, that the results follow from the stored embeddings, and that the models
+still compute the stored embedding of the probe image.
 
 Images are a folder with one subfolder per class, or the test split of a prepared data set. Files of
 embeddings are real numbers [N, D], memory-mapped, so they may be larger than the memory. Labels are
@@ -24,8 +22,8 @@ integers or strings [N], or a text file with one class per line; with several cl
 all other rows. --rerank adds the metrics after k-reciprocal re-ranking, which loads the embeddings
 into memory.
 
-With --engine=ray, the machines of a Ray cluster write the nearest rows of blocks of queries into
---export, and the same command continues after an interruption.
+With --engine=ray, the machines of a Ray cluster write the nearest rows of blocks of queries to
+--export; repeat the command after an interruption.
 """
 
 import argparse

@@ -4,9 +4,9 @@
     dml-jax study --compare configs/a.py [configs/b.py:variant …] --seeds=0,1,2
     dml-jax study --runs runs/a-0 runs/a-1 runs/b-0 [--metric=map@r] [--output=DIRECTORY]
 
-Each trial has a work directory below --root; run the same command again to continue interrupted
-trials. Overrides apply to every trial. --list prints a command for each unfinished trial, e.g. for
-a job array of Slurm.
+Each trial has a work directory below --root; repeat the command to continue interrupted trials.
+Overrides apply to every trial. --list prints a command for each unfinished trial, e.g. for a job
+array of Slurm.
 
 --runs trains nothing. It tabulates a study's directory, or any runs with the same test images and
 protocol; runs that differ only in the seed share a row.
