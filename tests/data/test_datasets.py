@@ -3,7 +3,6 @@ for pixel."""
 
 import dataclasses
 import io
-import os
 import re
 import tarfile
 import zipfile
@@ -12,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow_datasets as tfds
 from PIL import Image
 
 from dml_jax import seal
@@ -21,7 +19,7 @@ from dml_jax.console import Console
 from dml_jax.data import decode, duplicates, formats, official, preparation, prepared_data, transforms
 from dml_jax.data import sources as source_files
 from dml_jax.data.files import File
-from dml_jax.data.split import Split, digest, read_splits, redrawn, subset, unread, write_splits
+from dml_jax.data.split import Split, digest, subset
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.train import experiment as experiments
 from tests.data import layouts, pictures
@@ -303,84 +301,6 @@ def test_image_formats_are_kept_or_become_png(tmp_path: Path) -> None:
         decode.rgb(raw[:-1])
 
 
-class Pictures(tfds.core.GeneratorBasedBuilder):
-    """(encoded image, class) by split, as tensorflow_datasets writes them."""
-
-    VERSION = tfds.core.Version("1.0.0")
-
-    def __init__(self, examples: dict[str, list[tuple[bytes, str]]], directory: Path) -> None:
-        self._examples = examples
-        super().__init__(file_format="array_record", data_dir=str(directory))
-
-    def _info(self) -> tfds.core.DatasetInfo:
-        names = sorted({name for rows in self._examples.values() for _, name in rows})
-        features = {"image": tfds.features.Image(), "label": tfds.features.ClassLabel(names=names)}
-        return tfds.core.DatasetInfo(
-            builder=self, features=tfds.features.FeaturesDict(features), disable_shuffling=True
-        )
-
-    def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
-        return {
-            split: ((i, {"image": io.BytesIO(image), "label": name}) for i, (image, name) in enumerate(rows))
-            for split, rows in self._examples.items()
-        }
-
-    def _generate_examples(self) -> None:
-        raise NotImplementedError
-
-
-def tfds_directory(directory: Path, examples: dict[str, list[tuple[bytes, str]]]) -> Path:
-    tfds.disable_progress_bar()
-    builder = Pictures(examples, directory)
-    builder.download_and_prepare()
-    return Path(builder.data_dir)
-
-
-def test_tfds_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Splits that share classes are merged; others keep theirs."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    rows = [(pictures.encoded(i), "abcd"[i // 2]) for i in range(8)]
-    splits = load("tfds", tfds_directory(tmp_path / "own", {"train": rows[:4], "eval": rows[4:]}))
-    assert counts(splits) == {"train": (4, 2), "test": (4, 2)}
-    assert splits["test"].labels.tolist() == [0, 0, 1, 1]
-    np.testing.assert_array_equal(splits["test"].read(3, None), decode.rgb(rows[7][0]))
-    parts = {"train": rows[2:4] + rows[6:], "test": rows[:2], "validation": rows[4:6]}
-    splits = load("tfds", tfds_directory(tmp_path / "three", parts))
-    classes = {name: list(split.classes) for name, split in splits.items()}
-    assert classes == {"train": ["1", "3"], "test": ["0"], "validation": ["2"]}
-    assert list(splits["validation"].ids) == ["validation/0", "validation/1"]
-    merged = load("tfds", tfds_directory(tmp_path / "shared", parts | {"validation": rows[1:3]}))
-    assert counts(merged) == {"train": (3, 1), "test": (5, 2)}
-    rows = [(pictures.encoded(i), f"{i % 4}") for i in range(16)]
-    where = tfds_directory(tmp_path / "other", {"train": rows[:8], "test": rows[8:]})
-    splits = load("tfds", where)
-    assert counts(splits) == {"train": (8, 2), "test": (8, 2)}
-    assert splits["train"].classes == ["0", "1"]
-    assert [splits["test"].ids[0], splits["test"].ids[-1]] == ["train/2", "test/7"]
-    np.testing.assert_array_equal(splits["test"].read(7, None), decode.rgb(rows[15][0]))
-    info = where / "dataset_info.json"
-    info.write_text(info.read_text().replace("array_record", "tfrecord"))
-    with pytest.raises(DataError, match="be stored as array_record"):
-        load("tfds", where)
-
-
-def test_metadata_keeps_any_name(tmp_path: Path) -> None:
-    labels = np.array([0, 1, 0], np.int64)
-    files = ["", os.fsdecode(b"\xff"), "漢字"]
-    odd = Split(labels, ["a\nb", "ü,\"'", "\0"], unread, ["x", "ÿ"], files=files)
-    splits = {"train": odd, "test": Split(labels, ["1", "2", "3"], unread, ["a", "b"])}
-    write_splits(tmp_path / "i.json", splits)
-    loaded = read_splits(tmp_path / "i.json")
-    assert loaded.keys() == splits.keys()
-    for name, split in splits.items():
-        np.testing.assert_array_equal(loaded[name].labels, split.labels)
-        assert (list(loaded[name].ids), loaded[name].classes) == (split.ids, split.classes)
-        assert list(loaded[name].files) == list(split.files)
-    (tmp_path / "i.json").write_bytes((tmp_path / "i.json").read_bytes()[:200])
-    with pytest.raises(DataError, match=r"i\.json: is truncated or damaged"):
-        read_splits(tmp_path / "i.json")
-
-
 def test_data_hash_covers_the_prepared_pixels(tmp_path: Path) -> None:
     photos = layouts.photos(tmp_path / "photos")
     prepare("folder", [photos], tmp_path / "a")
@@ -389,28 +309,6 @@ def test_data_hash_covers_the_prepared_pixels(tmp_path: Path) -> None:
 
     a, b, c = (digest(load("folder", tmp_path / name)) for name in "abc")
     assert a == b != c
-
-
-def test_another_draw_of_the_classes() -> None:
-    """As many classes in each split, none in both, and every image with its class."""
-    usual = formats.load(Data(name="digits"))
-    drawn = formats.load(Data(name="digits", class_split=3))
-    names = {name: set(split.classes) for name, split in drawn.items()}
-    assert names["train"] | names["test"] == {*usual["train"].classes, *usual["test"].classes}
-    assert not names["train"] & names["test"]
-    other = formats.load(Data(name="digits", class_split=4))["train"]
-    assert names["train"] != set(other.classes)
-    counts = {name: len(split.classes) for name, split in usual.items()}
-    assert {name: len(split.classes) for name, split in drawn.items()} == counts
-    of_image = {image: (split, i) for split in usual.values() for i, image in enumerate(split.ids)}
-    for split in drawn.values():
-        assert list(np.unique(split.labels)) == list(range(len(split.classes)))
-        for i in range(0, len(split.labels), 50):
-            other, j = of_image[split.ids[i]]
-            assert split.classes[split.labels[i]] == other.classes[other.labels[j]]
-            np.testing.assert_array_equal(split.read(i, None), other.read(j, None))
-    with pytest.raises(ConfigError, match=r"class_split=1: the data set has the split gallery"):
-        redrawn({**usual, "gallery": usual["test"]}, 1)
 
 
 def test_another_draw_is_of_the_data_set_of_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from dml_jax.errors import ConfigError
-from tests.data import test_samplers
-from tests.data.test_samplers import LABELS, SIZES
+from tests.data import sampled
+from tests.data.sampled import LABELS, SIZES
 from tests.golden import fixtures
 from tests.golden.test_transforms import build, cases, epoch, files, keys, repeats
 
@@ -75,15 +75,15 @@ def test_redraw_sampler(name: str) -> None:
 )
 def test_impossible_batches(name: str, size: int, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        test_samplers.build(name, size, 1)
+        sampled.build(name, size, 1)
 
 
 def test_one_batch_may_hold_every_chunk_twice() -> None:
     """With one image per chunk, a class of n images has n + 1."""
-    sampler = test_samplers.build("chunks", 2 * sum(size + 1 for size in SIZES), 1)
+    sampler = sampled.build("chunks", 2 * sum(size + 1 for size in SIZES), 1)
     assert sampler.first_step(1) == 1
     np.testing.assert_array_equal(np.bincount(LABELS[sampler.batch(0)]), [2 * (size + 1) for size in SIZES])
 
 
 def test_small_classes_repeat_images() -> None:
-    test_samplers.check_small_classes("chunks")
+    sampled.check_small_classes("chunks")

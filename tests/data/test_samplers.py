@@ -7,20 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dml_jax.config import Data
 from dml_jax.config.sections import WITHOUT_CLASSES
 from dml_jax.data import samplers
 from dml_jax.errors import ConfigError, DataError
+from tests.data.sampled import LABELS, RELATION, SIZES, build, check_small_classes
 
-SIZES = [5, 6, 9, 4, 3, 11, 2, 1, 8]
-LABELS = np.repeat(np.arange(len(SIZES)), SIZES)
 NAMES = sorted(samplers.SAMPLERS)
-RELATION = np.random.default_rng(7).integers(0, 3, (9, 9)) / 2  # of classes
-
-
-def build(sampler: str, batch_size: int, images: int, seed: int = 3, labels: np.ndarray = LABELS) -> samplers.Sampler:
-    data = Data(sampler=sampler, batch_size=batch_size, images_per_class=images)  # type: ignore[arg-type]
-    return samplers.build(data, labels, seed, RELATION)
 
 
 @pytest.mark.parametrize(("batch_size", "images"), [(12, 4), (20, 4), (36, 4), (15, 5), (8, 1), (9, 3), (12, 6)])
@@ -130,13 +122,6 @@ def test_steps_and_epochs_before_the_first(name: str, number: Any) -> None:
     for function in sampler:
         with pytest.raises(DataError, match=f"sampler: {number} is no step or epoch; steps and"):
             function(number)
-
-
-def check_small_classes(name: str) -> None:
-    """Class 7 has one image, which fills its K = 3 places in a batch."""
-    sampler = build(name, 12, 3)
-    batches = np.concatenate([sampler.batch(s) for s in range(30)])
-    assert np.sum(batches == np.flatnonzero(LABELS == 7)[0]) >= 3
 
 
 def test_small_classes_repeat_images() -> None:
