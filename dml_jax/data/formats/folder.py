@@ -47,7 +47,9 @@ def read_folders(rows: Sequence[Entry], options: Options, doubts: list[str]) -> 
     class. Raises DataError if the folders can be read in several ways, or most images are in no
     folder of a class.
     """
-    places = [_undoubled(row.id.split("/")[:-1]) for row in rows]
+    paths = [row.id.rpartition("/")[0] for row in rows]
+    undoubled = {path: _undoubled(path.split("/") if path else ()) for path in {*paths}}
+    places = [undoubled[path] for path in paths]
     images = Counter(places)
     top = _top(images)
     for name in filter(options.split_of, top[:1]):
