@@ -27,12 +27,12 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dml_jax.class_names import near_equal, normalised
+from dml_jax.class_names import normalised
 from dml_jax.commands import cli, jax_setup
 from dml_jax.errors import counted, printable
 from dml_jax.files import directory, locked, write_rows
@@ -138,6 +138,7 @@ def _change(
       classes, others: images by class, to enroll and to calibrate on.
     """
     from dml_jax.data import sessions
+    from dml_jax.inference import enrollment
     from dml_jax.inference.enrolled import KNOWN, NEW, OTHER_SESSION
 
     session_of, guessed = sessions.sessions_by_file(
@@ -156,7 +157,13 @@ def _change(
     for name, into in options.merge:
         index.merge(name, into)
         done.append(f"merged {printable(name)}:{printable(into)}")
-    doubts, shared = list(_near_equal(index, classes)), index.shared()
+    doubts, shared = list[str](), index.shared()
+    for enrolled, new in enrollment.near_names(index, classes):
+        names, pair = f"{printable(new)} and {printable(enrolled)}", f"{new}:{enrolled}"
+        doubts.append(
+            f"{names} are near-equal names of different classes; if they are one class, "
+            f"--merge={pair!r}, else --rename one"
+        )
     if classes:
         added = index.add(classes, taken, on_bad)
         count = counted(sum(map(len, classes.values())), "image")
@@ -172,23 +179,10 @@ def _change(
         names, files = (" and ".join(map(printable, of)) for of in (twice[0], twice[0].values()))
         more = f", and {counted(len(twice) - 1, 'image')} more" if len(twice) > 1 else ""
         doubts.append(
-            f"the same image is in the classes {names}: {files}{more}; one label at most is "
-            "right, all are kept"
+            f"the same image is in the classes {names}: {files}{more}; all are enrolled; delete "
+            "the wrong ones and repeat the command"
         )
     return done, known, doubts
-
-
-def _near_equal(index: Index, classes: Mapping[str, Any]) -> Iterator[str]:
-    """Doubts about names of new classes; those among them are reported when they are read."""
-    for group in near_equal([*index.classes, *classes]):
-        added = [name for name in group if name not in index.classes]
-        if 0 < len(added) < len(group):
-            names = " and ".join(map(printable, group))
-            pair = f"{added[0]}:{next(name for name in group if name not in added)}"
-            yield (
-                f"{names} are near-equal names of different classes; if they are one class, "
-                f"--merge={pair!r}, else --rename one"
-            )
 
 
 def _classify(

@@ -1,7 +1,8 @@
 """Reports: what to expect of an index of enrolled classes, and whether labelled images agree."""
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -20,6 +21,13 @@ def stated(limit: Limit) -> str:
     """The option that says when an answer is "unknown"."""
     options = [f"--{name}={value:g}" for name, value in limit.items() if value is not None]
     return "".join(options) or "always a name"
+
+
+def near_names(index: Index, names: Iterable[str]) -> list[tuple[str, str]]:
+    """Pairs of an enrolled class and of a nearly equal name among others."""
+    groups, enrolled = near_equal([*index.classes, *names]), index.classes
+    pairs = [pair for group in groups for pair in itertools.product(group, repeat=2)]
+    return [(old, new) for old, new in pairs if old in enrolled and new not in enrolled]
 
 
 def report(index: Index, limit: Limit) -> list[str]:
@@ -63,13 +71,11 @@ def comparison(
     Raises:
       DataError: a class that is not enrolled has nearly the name of one that is.
     """
-    for group in near_equal([*index.classes, *classes]):
-        enrolled = sorted(set(group) & set(index.classes))
-        if enrolled and (other := sorted(set(group) - set(enrolled))):
-            raise DataError(
-                f"{folder}: the class {other[0]!r} would count as a stranger, but {enrolled[0]!r} "
-                f"is enrolled; rename one, --rename={enrolled[0]!r}:{other[0]!r}"
-            )
+    for enrolled, other in near_names(index, classes):
+        raise DataError(
+            f"{folder}: the class {other!r} would count as a stranger, but {enrolled!r} is "
+            f"enrolled; rename one, --rename={enrolled!r}:{other!r}"
+        )
     expected = index.expect(**limit)._asdict()  # refuses before images are embedded
     measured, held = index.measure(classes, on_bad)
     field, least = expectations.limit(index.fitted[1], **limit)

@@ -315,10 +315,12 @@ class Index:
         seal.read(path, KIND, remedy=ENROLL_AGAIN)
         remedy = f"give the model that it was created with, or {ENROLL_AGAIN}"
         seal.read(path, KIND, names=(), expect=model.identity, remedy=remedy)
-        (rows, *columns), files, contents = _read(path / ENROLLED)
+        photographs, files, contents = _read(path / ENROLLED)
+        rows, *columns = photographs
         names, sessions = (column.tolist() for column in columns)
         items = map(Enrolled, names, files, contents, sessions, rows)
         index = cls(model, items, _read(path / OTHERS)[0])
+        index.photographs = photographs  # no copy of its rows
         if index.items:
             with np.load(path / CLASSIFIER) as arrays:
                 parts = ([arrays[name] for name in kind._fields] for kind in (Classifier, Measured))
