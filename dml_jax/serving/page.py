@@ -80,7 +80,7 @@ class Page:
         return self._document(
             f"<h2>Answer: {html.text(answer['class'])}</h2>"
             f'<div class="side"><div>{query}</div><div>{table}</div></div>'
-            f'<h2>Nearest enrolled images</h2><div class="strip">{tiles}</div>'
+            f'<h2>Nearest enrolled images, by cosine</h2><div class="strip">{tiles}</div>'
         )
 
     def problem(self, text: str, status: int, headers: Mapping[str, str] | None) -> Response:
