@@ -112,7 +112,8 @@ def test_precisions_that_a_device_does_not_have() -> None:
 
 def test_costs_of_a_step() -> None:
     """On two devices of this machine; FLOPs are compared with those of the traced program."""
-    config = config_files.resolved(str(ROOT / "configs" / "digits_baseline.py"), {})
+    few = {"backbone.depths": "(1,)", "backbone.widths": "(16,)"}
+    config = config_files.resolved(str(ROOT / "configs" / "digits_baseline.py"), few)
     topology = on_this_machine(2)
     found = compilation.costs(config, topology)
     jaxpr = compilation.traced(compilation.describe(config, topology.mesh)).jaxpr.jaxpr
