@@ -4,6 +4,8 @@ Images are uint8 [H, W, 3], and their shape is (H, W) in pixels. The shape of ot
 with the name of their type: ("int32", 24) for 24 tokens.
 """
 
+from typing import Any
+
 import numpy as np
 
 from dml_jax.errors import DataError
@@ -52,9 +54,10 @@ def describe(shape: Shape) -> str:
 
 def blank(shape: Shape, *before: int) -> np.ndarray:
     """Zeros with the type of a shape, [*before, *shape]."""
+    sides: Any = shape
     if is_image(shape):
-        return np.zeros((*before, *shape, 3), np.uint8)  # type: ignore[arg-type]
-    return np.zeros((*before, *shape[1:]), np.dtype(str(shape[0])))  # type: ignore[arg-type]
+        return np.zeros((*before, *sides, 3), np.uint8)
+    return np.zeros((*before, *sides[1:]), np.dtype(str(shape[0])))
 
 
 def random(shape: Shape, count: int) -> np.ndarray:

@@ -187,7 +187,7 @@ def split_pairs(weights: Any) -> tuple[Any, Any]:
     otherwise it contains weights. Both are NumPy arrays if `weights` is one.
     """
     is_numpy = isinstance(weights, np.ndarray)
-    where = np.where if is_numpy else jnp.where
+    where: Any = np.where if is_numpy else jnp.where
     # Negative weights of a NumPy array stay, so that the check of the loss refuses them.
     positive = where(np.isnan(weights) if is_numpy else ~(weights > 0), 0, weights)
     is_mask = is_numpy and np.isin(positive, (0, 1)).all()
