@@ -21,7 +21,7 @@ SHOWN = 8  # images of a cluster that are shown
 TABS = ("labels", "duplicates", "clusters", "blurred", "odd")
 
 
-class Key(NamedTuple):
+class Button(NamedTuple):
     """What a click does to images."""
 
     text: str
@@ -35,7 +35,7 @@ class Group(NamedTuple):
 
     text: str
     images: Sequence[int]
-    keys: Sequence[Key]
+    buttons: Sequence[Button]
 
 
 class Tab(NamedTuple):
@@ -49,21 +49,23 @@ class Catalogue:
     """Images with the labels that changes give them.
 
     Args:
-      given: the N labels of the images, "" if unknown.
+      original: the N labels of the images, "" if unknown.
       log: the changes.
     """
 
-    def __init__(self, images: Images, given: Sequence[str], log: Sequence[Change] = ()):
-        self.images, self.given, self.log = images, given, log
-        self.folders = _class_folders(images.names, given)
+    def __init__(self, images: Images, original: Sequence[str], log: Sequence[Change] = ()):
+        self.images, self.original, self.log = images, original, log
+        self.folders = _class_folders(images.names, original)
         number = {name: i for i, name in enumerate(images.names)}
-        self.labels, self.gone = list(given), np.zeros(len(given), bool)
+        self.labels, self.gone = list(original), np.zeros(len(original), bool)
         for name, change in changes.places(log).items():
             if (i := number.get(name)) is not None:
                 self.gone[i] = change.to.startswith(f"./{TRASH}/")
                 self.labels[i] = self.folders.get(_parent(change.to), self.labels[i])
-        kept = [each for each in changes.standing(log) if each.change == "keep"]
-        self.kept = {(each.to, number[each.image]) for each in kept if each.image in number}
+        keep_clicks = [each for each in changes.standing(log) if each.change == "keep"]
+        self.keep_clicks = {
+            (each.to, number[each.image]) for each in keep_clicks if each.image in number
+        }
         self.classes = sorted(set(self.labels) - {""})
         place = {name: i for i, name in enumerate(self.classes)}
         numbers = np.array([place.get(label, -1) for label in self.labels], np.int64)
@@ -88,7 +90,7 @@ class Catalogue:
     def after(self, rows: Sequence[Change]) -> "Catalogue":
         """The catalogue after further changes. What a doubt means stays the same: whoever corrects
         the surest errors first leaves labels that no longer say how frequent errors are."""
-        changed = Catalogue(self.images, self.given, [*self.log, *rows])
+        changed = Catalogue(self.images, self.original, [*self.log, *rows])
         changed.probability = self.probability
         return changed
 
@@ -109,7 +111,7 @@ class Catalogue:
 
     def _shown(self, tab: str) -> np.ndarray:
         shown = ~self.gone
-        shown[[i for where, i in self.kept if where == tab]] = False
+        shown[[i for where, i in self.keep_clicks if where == tab]] = False
         return shown
 
     def _sorted(self, tab: str, order: np.ndarray) -> list[int]:
@@ -131,14 +133,16 @@ class Catalogue:
         cosines = self.images.spread[of_class] @ self.images.spread[i]
         nearest = int(of_class[cosines.argmax()])
         percent = f" ({self.chances[i]:.0%})" if self.probability else ""
-        keys = [Key(f"move to {to}", "move", [i], to)] if self.folders else []
-        keys.append(Key("keep", "keep", [i], "labels"))
-        return Group(f"{self.labels[i]} → {to}{percent}", [i, nearest], keys)
+        buttons = [Button(f"move to {to}", "move", [i], to)] if self.folders else []
+        buttons.append(Button("keep", "keep", [i], "labels"))
+        return Group(f"{self.labels[i]} → {to}{percent}", [i, nearest], buttons)
 
     def _copies(self, members: Sequence[int]) -> Group:
-        keys = [Key(f"delete copy {k}", "delete", [i]) for k, i in enumerate(members[:SHOWN], 1)]
-        keys.append(Key("keep", "keep", members, "duplicates"))
-        return Group(self._summary(members), members, keys)
+        buttons = [
+            Button(f"delete copy {k}", "delete", [i]) for k, i in enumerate(members[:SHOWN], 1)
+        ]
+        buttons.append(Button("keep", "keep", members, "duplicates"))
+        return Group(self._summary(members), members, buttons)
 
     def _cluster(self, members: Sequence[int]) -> Group:
         """The image nearest to the mean first, then the best one of each class and those that
@@ -156,16 +160,16 @@ class Catalogue:
             picked.append(int(apart.argmax()))
             apart = np.minimum(apart, np.linalg.norm(rows - rows[picked[-1]], axis=1))
         picked += [k for k in range(len(members)) if k not in picked]
-        keys = [Key("keep", "keep", members, "clusters")]
+        buttons = [Button("keep", "keep", members, "clusters")]
         into, label = ([name for name, _ in sizes.most_common(2)] * 2)[:2]
         of_class = [i for i in np.flatnonzero(~self.gone).tolist() if self.labels[i] == label]
         if self.folders and label != into and 2 * sizes[label] >= len(of_class):
-            keys.insert(0, Key(f"merge {label} into {into}", "merge", of_class, into))
-        return Group(self._summary(members), [members[k] for k in picked], keys)
+            buttons.insert(0, Button(f"merge {label} into {into}", "merge", of_class, into))
+        return Group(self._summary(members), [members[k] for k in picked], buttons)
 
     def _one(self, i: int, tab: str, text: str) -> Group:
-        keys = [Key("delete", "delete", [i]), Key("keep", "keep", [i], tab)]
-        return Group(text, [i], keys)
+        buttons = [Button("delete", "delete", [i]), Button("keep", "keep", [i], tab)]
+        return Group(text, [i], buttons)
 
     def _strangers(self, members: Sequence[int]) -> int:
         """The number of images of other classes than the most frequent one."""
@@ -176,24 +180,24 @@ class Catalogue:
         names = listed([f"{n} {name}" for name, n in sizes.most_common()], 4)
         return counted(len(members), "image") + (f": {names}" if names else "")
 
-    def changed(self, key: Key) -> list[Change]:
+    def changed(self, button: Button) -> list[Change]:
         """The rows of a click."""
         click = max((each.click for each in self.log), default=0) + 1
-        taken = {*self.images.names, *(each.to for each in self.log)}
+        occupied = {*self.images.names, *(each.to for each in self.log)}
         rows = []
-        for i in key.images:
-            name, to = self.images.names[i], key.to
-            if key.change != "keep":
-                to = self._free_place(name, to, taken)
-                taken.add(to)
-            rows.append(Change(click, key.change, name, self.images.sha256[i], to))
+        for i in button.images:
+            name, to = self.images.names[i], button.to
+            if button.change != "keep":
+                to = self._free_place(name, to, occupied)
+                occupied.add(to)
+            rows.append(Change(click, button.change, name, self.images.sha256[i], to))
         return rows
 
     def undone(self, click: int) -> list[Change]:
         """The row that undoes a click."""
         return [Change(max(each.click for each in self.log) + 1, "undo", "", "", str(click))]
 
-    def _free_place(self, name: str, label: str, taken: set[str]) -> str:
+    def _free_place(self, name: str, label: str, occupied: set[str]) -> str:
         """A place that no file has, in a folder of a class or, without one, in the trash."""
         target = f"./{TRASH}/{name.removeprefix('./')}"
         if label:
@@ -202,7 +206,7 @@ class Catalogue:
             nearest = max(folders, key=lambda each: len(os.path.commonpath([each, own])))
             target = f"{own if own in folders else nearest}/{PurePosixPath(name).name}"
         free, path, number = target, PurePosixPath(target), 1
-        while free != name and (free in taken or os.path.lexists(self.images.folder / free)):
+        while free != name and (free in occupied or os.path.lexists(self.images.folder / free)):
             number += 1
             free = f"{_parent(target)}/{path.stem} ({number}){path.suffix}"
         return free
@@ -219,16 +223,16 @@ class Catalogue:
     def write(self, file: Path) -> None:
         """Writes a table with a row for each image."""
         images, chances = self.images, self.chances
-        said, shares = [""] * len(self.labels), [""] * len(self.labels)
+        proposals, shares = [""] * len(self.labels), [""] * len(self.labels)
         for i in np.flatnonzero(self.doubts.doubt > 0):
-            said[i] = printable(self.classes[self.doubts.proposed[i]])
+            proposals[i] = printable(self.classes[self.doubts.proposed[i]])
             shares[i] = f"{chances[i]:.3f}" if self.probability else ""
         columns = {
             "image": [printable(str(images.folder / name)) for name in images.names],
             "cluster": images.clusters,
             "near_duplicates": [group or "" for group in images.copies.tolist()],
             "class": list(map(printable, self.labels)),
-            "proposed": said,
+            "proposed": proposals,
             "probability": shares,
             "sharpness": [f"{value:.1f}" for value in images.sharpness.tolist()],
             "nearest_distance": [f"{value:.4f}" for value in images.distances.tolist()],

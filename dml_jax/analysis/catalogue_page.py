@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import quote, urlencode
 
 from dml_jax.analysis import html
-from dml_jax.analysis.catalogue import SHOWN, TABS, Catalogue, Group, Key, Tab
+from dml_jax.analysis.catalogue import SHOWN, TABS, Button, Catalogue, Group, Tab
 from dml_jax.analysis.changes import standing
 from dml_jax.errors import counted
 from dml_jax.files import atomic_write
@@ -59,21 +59,21 @@ def enlarged(catalogue: Catalogue, title: str, i: int, tab: str, page: int) -> s
     """An image beside its nearest ones, with buttons that move it to any class or delete it."""
     grid = _served_grid(catalogue, tab, page)
     tiles = "".join(map(grid.tile, catalogue.images.nearest[i].tolist()))
-    keys, label = _key(Key("delete", "delete", [i])), catalogue.labels[i]
+    buttons, label = _button(Button("delete", "delete", [i])), catalogue.labels[i]
     if catalogue.folders:
         options = "".join(
             f"<option{' selected' * (name == label)}>{html.text(name)}</option>"
             for name in catalogue.classes
         )
         chosen = f'<label>Class <select name="to">{options}</select></label>'
-        keys = f"{chosen} {_key(Key('move', 'move', [i]))} {keys}"
+        buttons = f"{chosen} {_button(Button('move', 'move', [i]))} {buttons}"
     path = catalogue.images.names[i][2:]
     name, back = html.text(path), html.text(f"?{urlencode({'tab': tab, 'page': page})}")
     body = (
         f'<h1>{name}</h1><p class="lead">{html.text(label)} <a href="{back}">back</a></p>'
         f'<div class="side"><div><img class="large" src="images/{i}?large=1" alt="{name}">'
-        f'<form method="post" action="./" class="keys">{_hidden(tab, page)}{keys}</form></div>'
-        f'<div><h2>Nearest images</h2><div class="strip">{tiles}</div></div></div>'
+        f'<form method="post" action="./" class="buttons">{_hidden(tab, page)}{buttons}</form>'
+        f'</div><div><h2>Nearest images</h2><div class="strip">{tiles}</div></div></div>'
     )
     return html.document(f"{path}: {title}", body, "'self'")
 
@@ -82,7 +82,7 @@ def _served_grid(catalogue: Catalogue, tab: str, page: int) -> "_Grid":
     def link(i: int) -> str:
         return f"?{urlencode({'image': i, 'tab': tab, 'page': page})}"
 
-    return _Grid(catalogue, lambda i: f"images/{i}", link, keys=True)
+    return _Grid(catalogue, lambda i: f"images/{i}", link, buttons=True)
 
 
 def _hidden(tab: str, page: int) -> str:
@@ -121,7 +121,7 @@ class _Grid:
     catalogue: Catalogue
     source: Callable[[int], str]
     link: Callable[[int], str]
-    keys: bool = False
+    buttons: bool = False
 
     def page(self, name: str, tab: Tab, page: int) -> str:
         """Groups as cards, and links to the other pages."""
@@ -129,7 +129,7 @@ class _Grid:
         cards = [self._card(tab.group(k)) for k in tab.order[page * size : (page + 1) * size]]
         pages = -(-len(tab.order) // size)
         about = f"{page + 1:,} of {pages:,}" if pages > 1 else ""
-        if self.keys:
+        if self.buttons:
             for text, number in (("previous", page - 1), ("next", page + 1)):
                 if 0 <= number < pages:
                     query = html.text(urlencode({"tab": name, "page": number}))
@@ -144,11 +144,10 @@ class _Grid:
         tiles = "".join(map(self.tile, group.images[:SHOWN]))
         hidden = len(group.images) - SHOWN
         text = html.text(group.text) + (f" ({hidden:,} not shown)" if hidden > 0 else "")
-        keys = "".join(map(_key, group.keys)) if self.keys else ""
-        keys = f'<div class="keys">{keys}</div>' if keys else ""
-        return (
-            f'<article class="card"><p>{text}</p><div class="strip">{tiles}</div>{keys}</article>'
-        )
+        buttons = "".join(map(_button, group.buttons)) if self.buttons else ""
+        buttons = f'<div class="buttons">{buttons}</div>' if buttons else ""
+        strip = f'<div class="strip">{tiles}</div>'
+        return f'<article class="card"><p>{text}</p>{strip}{buttons}</article>'
 
     def tile(self, i: int) -> str:
         """An image with the name of its file and its class."""
@@ -157,10 +156,10 @@ class _Grid:
         return html.tile(self.source(i), path, lines, link=self.link(i))
 
 
-def _key(key: Key) -> str:
+def _button(button: Button) -> str:
     """A button; its value is the change, the images, and the class or the tab."""
-    value = f"{key.change} {','.join(map(str, key.images))} {key.to}"
-    return f'<button name="key" value="{html.text(value)}">{html.text(key.text)}</button>'
+    value = f"{button.change} {','.join(map(str, button.images))} {button.to}"
+    return f'<button name="key" value="{html.text(value)}">{html.text(button.text)}</button>'
 
 
 def _changes(catalogue: Catalogue) -> str:

@@ -53,11 +53,11 @@ def examine(
     count = min(NEAREST, len(rows) - 1)
     distances, nearest = map(np.asarray, neighbors.search(rows, rows, count, exclude_self=True))
     copies = _numbered(_near_copies(np.stack(thumbnails)), at_least=2)
-    known = np.unique(np.array(days, np.str_), return_inverse=True)[1]
-    taken = np.where(np.array(days, np.str_) == "", -1, known)
+    day_numbers = np.unique(np.array(days, np.str_), return_inverse=True)[1]
+    days_or_unknown = np.where(np.array(days, np.str_) == "", -1, day_numbers)
     return Images(
         folder, names, sha256, doubtful_labels.spread(rows), nearest, distances[:, 0], copies,
-        _numbered(_clusters(rows)), np.array(sharp), taken,
+        _numbered(_clusters(rows)), np.array(sharp), days_or_unknown,
     )  # fmt: skip
 
 
@@ -91,11 +91,11 @@ def _clusters(rows: np.ndarray) -> np.ndarray:
     small = unit_rows(np.hstack([small, np.full((len(rows), 1), 1e-6)]))
     sample = np.random.default_rng(0).permutation(len(rows))[:LARGEST]
     linkage = {"metric": "cosine", "linkage": "average", "distance_threshold": DISTANCE}
-    found = AgglomerativeClustering(n_clusters=None, **linkage).fit_predict(small[sample])
-    means = np.zeros((found.max() + 1, small.shape[1]))
-    np.add.at(means, found, small[sample])
+    sample_clusters = AgglomerativeClustering(n_clusters=None, **linkage).fit_predict(small[sample])
+    means = np.zeros((sample_clusters.max() + 1, small.shape[1]))
+    np.add.at(means, sample_clusters, small[sample])
     clusters = (small @ unit_rows(means).T).argmax(axis=1)
-    clusters[sample] = found
+    clusters[sample] = sample_clusters
     return clusters
 
 

@@ -29,24 +29,24 @@ def sentences(
       doubts: those about the labels.
       wrong: bool [N], the labels that are likely to be wrong.
     """
-    said, names = list[str](), list(map(printable, classes))
+    advice, names = list[str](), list(map(printable, classes))
     if wrong.any():
         corrected = np.where(wrong, doubts.proposed, labels)
         shares = (_right(rows, each, sessions, ~wrong) for each in (labels, corrected))
         before, after = (f"{share:.1%}" for share in shares)
-        said.append(
+        advice.append(
             f"probably wrong: {counted(int(wrong.sum()), 'label')}; of the other images, {before} "
             f"are nearest to their own class, and {after} after these corrections"
         )
-    taken = np.unique(np.stack([labels, sessions])[:, labels >= 0], axis=1)
-    present, counts = np.unique(taken[0], return_counts=True)
-    lone = present[(counts == 1) & np.isin(present, taken[0][taken[1] >= 0])].tolist()
+    pairs = np.unique(np.stack([labels, sessions])[:, labels >= 0], axis=1)
+    present, counts = np.unique(pairs[0], return_counts=True)
+    lone = present[(counts == 1) & np.isin(present, pairs[0][pairs[1] >= 0])].tolist()
     if lone:
-        said.append(
+        advice.append(
             f"photograph {listed([names[k] for k in lone], 4)} on another day: all images of "
             f"{counted(len(lone), 'class')} are from one day and say nothing about later ones"
         )
-    return said
+    return advice
 
 
 def of_split(split: Split, rows: np.ndarray) -> list[str]:

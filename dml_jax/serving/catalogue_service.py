@@ -11,7 +11,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from dml_jax.analysis import catalogue_page, changes, html
-from dml_jax.analysis.catalogue import TABS, Catalogue, Key
+from dml_jax.analysis.catalogue import TABS, Button, Catalogue
 from dml_jax.errors import UserError, printable
 from dml_jax.serving.http_service import refuse_other_sites
 from dml_jax.serving.page import HEADERS
@@ -75,7 +75,7 @@ class CatalogueService:
                 if to not in target:
                     raise HTTPException(400, f"{change} {to}: cannot be done; reload the page")
                 images = [self._position(number) for number in numbers.split(",")]
-                rows = catalogue.changed(Key("", change, images, target[to]))  # type: ignore[arg-type]
+                rows = catalogue.changed(Button("", change, images, target[to]))  # type: ignore[arg-type]
             changes.append(self._file, rows)
             self._catalogue = catalogue.after(rows)
 

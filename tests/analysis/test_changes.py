@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dml_jax.analysis import changes
-from dml_jax.analysis.catalogue import Catalogue, Key
+from dml_jax.analysis.catalogue import Button, Catalogue
 from dml_jax.analysis.changes import Change
 from dml_jax.analysis.examined_images import Images
 from dml_jax.errors import UserError
@@ -48,7 +48,7 @@ def log(folder: Path) -> Path:
 
     def click(*key: object) -> None:
         nonlocal made
-        rows = made.undone(*key) if len(key) == 1 else made.changed(Key("", *key))  # type: ignore[arg-type]
+        rows = made.undone(*key) if len(key) == 1 else made.changed(Button("", *key))  # type: ignore[arg-type]
         changes.append(file, rows)
         made = Catalogue(images, labels, changes.read(file))
 

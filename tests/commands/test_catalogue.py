@@ -17,7 +17,7 @@ from PIL import Image, ImageFilter
 
 import dml_jax
 from dml_jax.analysis import worth
-from dml_jax.analysis.catalogue import Catalogue, Key
+from dml_jax.analysis.catalogue import Button, Catalogue
 from dml_jax.analysis.examined_images import Images, _clusters, sharpness
 from dml_jax.commands import catalogue
 from dml_jax.data.split import Split
@@ -237,7 +237,7 @@ def test_what_an_hour_is_worth() -> None:
     known = {"session": [f"{day}" for day in days]}
     split = Split(labels, names, lambda i, rng: None, classes, metadata=known)  # type: ignore[arg-type,return-value]
     assert second == worth.of_split(split, rows)[1]
-    after = made.after(made.changed(Key("", "move", [0], "class 0")))
+    after = made.after(made.changed(Button("", "move", [0], "class 0")))
     assert after.labels[0] == "class 0" != made.labels[0]
     np.testing.assert_array_equal(after.probability(made.doubts.doubt), made.chances)  # type: ignore[misc]
     count, before, after = map(float, re.findall(r"[\d.]+", first))
