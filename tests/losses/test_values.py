@@ -91,7 +91,8 @@ def test_labels_and_weights_of_other_types(name: str) -> None:
     kinds = [(LABELS, weights), (LABELS.astype(np.uint8), weights.astype(np.float16))]
     kinds += [(LABELS.tolist(), weights.tolist())]
     if name in ("contrastive", "n_pair"):
-        large = (wide * 2**32, wide.astype(np.uint64) * 2**61, -wide * 2**40)
+        ends = np.array([2**31, -(2**31), 7, 8, 9])[LABELS]  # int32 holds the second, but not the first
+        large = (wide * 2**32, wide.astype(np.uint64) * 2**61, -wide * 2**40, ends)
         kinds += [(labels, weights) for labels in (text, np.array(text, object), *large)]
 
     @jax.jit

@@ -171,33 +171,6 @@ def test_an_image_that_does_not_fit_is_named(size: int) -> None:
         experiment.embedder(lambda params, model_state, images: images[:, 0, 0]).embed_split(state, split)
 
 
-@pytest.mark.parametrize("host", [0, 1])
-def test_each_process_reads_its_share(host: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of two processes reads its half of every batch and of the padding, and embeds the whole batch."""
-    experiment = experiments.build(small(steps=1))
-    whole, read = experiment.splits["test"], []
-    split = whole._replace(labels=whole.labels[:600], read=lambda i, rng: (read.append(i), whole.read(i, rng))[1])
-    shares: list[np.ndarray] = []
-
-    def joined(sharding: Any, images: np.ndarray) -> np.ndarray:
-        shares.append(images)
-        return np.concatenate([images, images])
-
-    monkeypatch.setattr(jax, "process_count", lambda: 2)
-    monkeypatch.setattr(jax, "process_index", lambda: host)
-    monkeypatch.setattr(jax, "make_array_from_process_local_data", joined)
-    embedder = experiment.embedder(experiment.method.embed)
-    embedder = embedder._replace(on_all_devices=lambda *inputs: inputs[2].reshape(448, -1))
-    state: Any = SimpleNamespace(params=None, model_state=None)
-    rows = embedder.embed_split(state, split)
-    first = [*range(224 * host, 224 * (host + 1))]
-    rest = [*range(448, 600)] if host == 0 else []  # only padding
-    assert sorted(read) == first + rest
-    assert [share.shape for share in shares] == [(224, 24, 24, 3)] * 2
-    assert rows.shape == (600, 24 * 24 * 3)
-    np.testing.assert_array_equal(rows[0].reshape(24, 24, 3), whole.read(first[0], None))
-
-
 IMAGES = np.random.default_rng(0).integers(0, 256, (3, 8, 12, 3)).astype(np.uint8)
 
 
