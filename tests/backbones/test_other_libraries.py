@@ -48,7 +48,7 @@ def block(words: str) -> str:
 
 
 @pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where the example is `othernet.net`."""
     code = block("from theirs import")
     code = code.replace("from theirs", f"from {__name__}").replace("mypaper.net", "othernet.net")
@@ -60,68 +60,50 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     unwrapped += "def build(config):\n    return Network(rngs=nnx.Rngs(0))\n"
     (tmp_path / "othernet" / "module.py").write_text(unwrapped)
     monkeypatch.syspath_prepend(tmp_path)
-    return tmp_path
+    yield tmp_path
+    for name in [name for name in sys.modules if name.partition(".")[0] == "othernet"]:
+        del sys.modules[name]
 
 
 CONFIG = """
-from configs.base import experiment
-from dml_jax.config import Data, Evaluation, Group, Train
-from dml_jax.methods import baseline
-from mypaper import net
+from dataclasses import asdict
 
-def get_config(variant=None):
-    return experiment(
-        "paper",
-        data=Data(name="digits", batch_size=16, images_per_class=4, crop="centre", resize=32, image_size=32),
-        backbone=net.Config(),
-        method=baseline.make_config("mypaper.losses.my_loss", embedding_dim=8),
-        train=Train(groups={name: Group(1e-3) for name in baseline.GROUPS}, steps=1),
-        evaluation=Evaluation(cluster=False),
-    )
+from configs import digits_baseline
+from othernet import net
+
+def get_config():
+    config = digits_baseline.get_config().unlock()
+    del config.backbone
+    config.backbone = asdict(net.Config())
+    return config
 """
 
 
-@pytest.fixture
-def paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The guide's network and loss, unchanged, beside a configuration for few digits; `theirs` is this module."""
+@pytest.mark.parametrize("library", ["theirs", pytest.param("equimo.models", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("options", [(), ("feature_views=2", "groups.backbone.freeze=true", "precision=bfloat16")])
+def test_the_contract_suffices(
+    library: str, options: tuple[str, ...], package: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """The guide's networks and loss, with nothing beyond the contract, are trained, evaluated and loaded."""
+    if library != "theirs":
+        pytest.importorskip(library)
+        network = package / "othernet" / "net.py"
+        network.write_text(network.read_text().partition("def build")[0] + block(f"from {library} import"))
+    (package / "othernet" / "losses.py").write_text(block("def my_loss"))
     monkeypatch.setattr(digits, "load", toys.few_digits(20))
     monkeypatch.setattr(run_report, "write", lambda run, results: None)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    monkeypatch.setitem(sys.modules, "theirs", sys.modules[__name__])
-    Path("mypaper").mkdir()
-    Path("mypaper/__init__.py").touch()
-    Path("mypaper/net.py").write_text(block("from theirs import"))
-    Path("mypaper/losses.py").write_text(block("def my_loss"))
-    Path("paper.py").write_text(CONFIG)
-    yield tmp_path
-    for name in ("mypaper", "mypaper.net", "mypaper.losses"):
-        sys.modules.pop(name, None)
-
-
-@pytest.mark.slow
-def test_a_convnext_of_equimo_in_commands(paper: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As the guide shows it."""
-    pytest.importorskip("equimo.models")
-    network = paper / "mypaper" / "net.py"
-    contract = network.read_text().partition("def build")[0]
-    network.write_text(contract + block("from equimo.models import"))
-    test_the_contract_suffices((), capsys)
-
-
-@pytest.mark.usefixtures("paper")
-@pytest.mark.parametrize("options", [(), ("feature_views=2", "groups.backbone.freeze=true", "precision=bfloat16")])
-def test_the_contract_suffices(options: tuple[str, ...], capsys: Any) -> None:
-    """A network and a loss with nothing beyond the contract are trained, evaluated and loaded."""
-    run = ["--config=paper.py", "--workdir=run", "--quiet"]
-    run += [f"--config.train.{option}" for option in options]
+    (package / "paper.py").write_text(CONFIG)
+    monkeypatch.chdir(package)
+    chosen = ["method.loss=othernet.losses.my_loss", "data.crop=centre", "data.resize=32"]
+    chosen += ["data.image_size=32", "data.batch_size=16", "train.steps=1", "evaluation.controls=false"]
+    chosen += ["evaluation.cluster=false", *(f"train.{option}" for option in options)]
+    given = ["--config=paper.py", "--workdir=run", "--quiet", *(f"--config.{each}" for each in chosen)]
     for mode in ("train", "evaluate"):
-        code = cli.exit_code(lambda mode=mode: main.execute([*run, f"--mode={mode}"]))
+        code = cli.exit_code(lambda mode=mode: main.execute([*given, f"--mode={mode}"]))
         assert code == 0, capsys.readouterr().err
     assert 0 < json.loads(Path("run/results.json").read_text())["recall@1"] <= 1
     model = dml_jax.load("run")
-    images = np.random.default_rng(0).integers(0, 256, (3, *model.shape, 3), np.uint8)
-    rows = model.embed(list(images))
+    rows = model.embed([*np.random.default_rng(0).integers(0, 256, (3, *model.shape, 3), np.uint8)])
     np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-5)
 
 
