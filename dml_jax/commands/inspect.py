@@ -28,8 +28,8 @@ from dml_jax.errors import DataError, counted, printable
 from dml_jax.files import expand_path
 
 if TYPE_CHECKING:
-    from dml_jax.data.files import Entry, Files
-    from dml_jax.data.sources import Options, Table
+    from dml_jax.data.files import Entry
+    from dml_jax.data.sources import Options, Survey, Table
 
 FEW = 3  # classes with fewer images are reported
 
@@ -58,16 +58,16 @@ def execute(arguments: list[str]) -> None:
         )
         print(printable(f"use it: --config.data.name={name} --config.data.path={where}"))
         return
-    files, entries, problem = list_files([path], "SOURCE"), [], None
+    contents, entries, problem = list_files([path], "SOURCE"), [], None
     try:
-        name, table = understand.recognise(files, layout, options.source)
+        name, table = understand.recognise(contents, layout, options.source)
         entries = list(table.rows)
         for line in _page(name, table, path, layout):
             print(printable(line), flush=True)
     except DataError as error:
         problem = error
     if options.look:
-        for line in _look(files, layout, options.source, entries):
+        for line in _look(contents, layout, options.source, entries):
             print(printable(line), flush=True)
     if problem:
         raise problem
@@ -130,14 +130,14 @@ def _page(name: str, table: Table, path: Path, options: Options) -> Iterator[str
         yield f"or use it in place: --config.data.name={name} --config.data.path={source}"
 
 
-def _look(files: Files, layout: Options, source: str, entries: list[Entry]) -> list[str]:
+def _look(contents: Survey, layout: Options, source: str, entries: list[Entry]) -> list[str]:
     """The lines of `look`; about the folders only if there are no `entries`, because the source can
     be read in several ways."""
     from dml_jax.commands import jax_setup
     from dml_jax.data import look, understand
 
     every = layout._replace(splits="none", classes="path", session="")
-    name, table = understand.recognise(files, every, source)
+    name, table = understand.recognise(contents, every, source)
     folders = table.rows
     if name != "folder":
         folders = [e._replace(class_name=f"{e.split}/{e.class_name}") for e in entries]

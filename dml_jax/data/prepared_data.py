@@ -29,7 +29,7 @@ from dml_jax.data import decode, sessions
 from dml_jax.data.checked_images import check_images
 from dml_jax.data.duplicates import TABLE
 from dml_jax.data.files import Entry, File, Record, stamp, walk
-from dml_jax.data.sources import Options, Recipe, Table
+from dml_jax.data.sources import Options, Recipe, Table, survey
 from dml_jax.data.split import Read, Split, cache_splits, read_splits, split_rows
 from dml_jax.data.understand import summarise_doubts, understand
 from dml_jax.errors import ConfigError, DataError, counted
@@ -141,7 +141,7 @@ def _read_in_place(directory: Path, recipe: Recipe, data: Data) -> dict[str, Spl
     """
     source = f"data.path={directory}"
     options = Options(splits=data.splits, session=data.session, classes=data.classes)
-    table = understand(recipe, dict(walk(directory.resolve())), options, source)
+    table = understand(recipe, survey(walk(directory.resolve())), options, source)
     # What is installed and allowed decides which images can be used.
     lines = [str(directory.resolve()), f"{decode.LIMIT}, {find_spec('pillow_heif') is not None}"]
     for row in table.rows:

@@ -270,8 +270,8 @@ def leave_out(
         say(f"left out: {number}")
 
 
-def list_files(sources: Sequence[Path], option: str = "--source") -> Files:
-    """All files of the sources, which are folders and tables, by their relative path."""
+def list_files(sources: Sequence[Path], option: str = "--source") -> Survey:
+    """The files of all sources, which are folders and tables, by their relative path."""
     files: dict[str, File] = {}
     for source in sources:
         if source.is_dir():
@@ -288,4 +288,4 @@ def list_files(sources: Sequence[Path], option: str = "--source") -> Files:
                 f"--source={source}: {min(shared)!r} is also in another source; give each file once"
             )
         files |= content
-    return dict(sorted(files.items()))
+    return survey(files.items())

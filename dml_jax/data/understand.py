@@ -24,7 +24,6 @@ from dml_jax.data.sources import (
     Table,
     list_skipped,
     packed_files,
-    survey,
 )
 from dml_jax.errors import DataError, counted, listed
 
@@ -42,15 +41,14 @@ def recipes() -> Mapping[str, Recipe]:
 
 
 def understand(
-    recipe: Recipe, files: Files, options: Options, source: str, *, labelled: bool = False
+    recipe: Recipe, contents: Survey, options: Options, source: str, *, labelled: bool = False
 ) -> Table:
-    """Reads files by a recipe; `source` stands for them in messages.
+    """Reads a source by a recipe; `source` stands for it in messages.
 
     With `labelled`, the images are to be compared with each other, whatever their split, so no
     class is held out. Raises DataError if the files can be read in several ways, no image exists,
     or test classes are also classes of training or validation, or near-equal to one.
     """
-    contents = survey(files.items())
     try:
         table = _complete(recipe.read(contents.files, options), recipe, contents, options)
         if not labelled:
@@ -60,23 +58,19 @@ def understand(
     return table
 
 
-def recognise(files: Files, options: Options, source: str) -> tuple[str, Table]:
-    """The data set that files are, and its labelled images; `source` is for messages."""
-    contents, refused = survey(files.items()), list[str]()
+def recognise(contents: Survey, options: Options, source: str) -> tuple[str, Table]:
+    """The data set that a source is, and its labelled images; `source` is for messages."""
+    refused = list[str]()
     for name, recipe in recipes().items():
-        if not recipe.recognised(contents.files):
-            continue
-        try:
-            table = recipe.read(contents.files, options)
-        except DataError as error:
-            refused.append(f"not read as {name}: {error}")
-            continue
-        try:
-            return name, _complete(table, recipe, contents, options)._replace(refused=refused)
-        except DataError as error:
-            raise DataError(f"{source}: {'; '.join([*refused, str(error)])}") from error
+        if recipe.recognised(contents.files):
+            try:
+                table = understand(recipe, contents, options, f"not read as {name}", labelled=True)
+                return name, table._replace(refused=refused)
+            except DataError as error:
+                refused.append(str(error))
     no_images = "no images: give a folder with one folder of images per class, or with a table"
-    raise DataError(f"{source}: {'; '.join(refused or packed_files(files)) or no_images}")
+    reasons = refused or packed_files(contents.files) or [no_images]
+    raise DataError(f"{source}: {'; '.join(reasons)}")
 
 
 def _complete(table: Table, recipe: Recipe, contents: Survey, options: Options) -> Table:

@@ -89,7 +89,7 @@ def test_prepare_and_load(tmp_path: Path, case: str) -> None:
         source_files.unpack(source, tmp_path / f"{i}") if source.is_file() else source
         for i, source in enumerate(sources)
     ]
-    files = source_files.list_files(unpacked)
+    files = source_files.list_files(unpacked).files
     recognised = [official for official, recipe in OFFICIAL.items() if recipe.recognised(files)]
     assert recognised == ([] if case in ("folder", "cars numbers") else [name])
 

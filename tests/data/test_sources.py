@@ -44,8 +44,8 @@ def cases() -> list[Case]:
 
 def reading(name: str, options: Options, *, train: bool) -> list[str]:
     """How the files in this directory are read, for all their classes or to train."""
-    recipe, files = plugin_module("data", name).RECIPE, list_files([Path()])
-    table = understand(recipe, files, options, "x", labelled=not train)
+    recipe = plugin_module("data", name).RECIPE
+    table = understand(recipe, list_files([Path()]), options, "x", labelled=not train)
     classes = {split: sorted({e.class_name for e in table.rows if e.split == split}) for split in SPLITS}
     names = {split: ", ".join(classes[split]) for split in SPLITS if classes[split]}
     if table.undecided == len(table.rows):

@@ -9,7 +9,7 @@ from dml_jax.config import Data
 from dml_jax.data import formats, understand
 from dml_jax.data.files import File, file_at, resolve_paths, walk
 from dml_jax.data.formats import folder
-from dml_jax.data.sources import Options
+from dml_jax.data.sources import Options, survey
 from dml_jax.errors import DataError
 from tests.data import layouts, pictures, trees
 
@@ -88,7 +88,7 @@ def test_links_and_twins_are_read(tmp_path: Path) -> None:
     pictures.write(photos / "oak" / "0.JPG", 5)
     os.symlink(photos / "oak" / "0.jpg", photos / "elm" / "linked.jpg")
     os.symlink(photos, photos / "elm" / "around")
-    entries = understand.understand(folder.RECIPE, dict(walk(photos)), Options(), "", labelled=True).rows
+    entries = understand.understand(folder.RECIPE, survey(walk(photos)), Options(), "", labelled=True).rows
     assert len(entries) == 8
     assert {"oak/0.jpg", "oak/0.JPG", "elm/linked.jpg"} <= {entry.id for entry in entries}
 

@@ -181,7 +181,7 @@ def _written(write: Callable[[Any], object]) -> bytes:
 
 
 def _read_table(directory: Path) -> None:
-    table = understand.understand(csv_tables.RECIPE, dict(files.walk(directory)), sources.Options(), "source")
+    table = understand.understand(csv_tables.RECIPE, sources.survey(files.walk(directory)), sources.Options(), "source")
     prepared_data._check_folder(directory, csv_tables.RECIPE, table, "csv")
 
 
