@@ -163,8 +163,12 @@ def check_name(name: str) -> None:
 
 def _is_gone(file: str) -> bool:
     """Whether a file is no longer there; the images of prepared data sets are not files."""
-    data_sets = (os.path.exists(parent / seal.MANIFEST) for parent in Path(file).parents)
-    return bool(file) and not os.path.exists(file) and not any(data_sets)
+    if not file or os.path.exists(file):
+        return False
+    from dml_jax.data.prepared_data import RECORDS  # slow to import
+
+    data_sets = (folder for folder in Path(file).parents if (folder / RECORDS).is_dir())
+    return not any(map(seal.sealed, data_sets))
 
 
 def _digest(image: Image) -> str:

@@ -231,6 +231,7 @@ def test_an_image_has_the_class_in_which_its_file_is_now(photos, tmp_path, execu
         return out.splitlines(), {name: names.count(name) for name in names}, Colours.embedded
 
     gallery, path = tmp_path / "gallery", "images moved from"
+    (tmp_path / "manifest.json").write_text("{}")  # not of a data set
     run(gallery)
     (gallery / "red" / "1.png").rename(gallery / "green" / "r.png")
     (gallery / "grey").rename(gallery / "gray")
