@@ -23,6 +23,7 @@ from dml_jax.backbones.weights import converted
 from dml_jax.commands import cli, evaluate, verify
 from dml_jax.config import Data
 from dml_jax.console import Console
+from dml_jax.data.formats import digits
 from dml_jax.errors import CheckpointError, DataError, WeightsError
 from dml_jax.export import embedding_files
 from dml_jax.identity import Versions
@@ -31,6 +32,7 @@ from dml_jax.seal import Identity
 from dml_jax.train import model as models
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.records import workdir
+from tests import toys
 from tests.pages import serving_program
 from tests.train import experiments
 
@@ -119,6 +121,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run.run_report, "write", lambda *_: None)
+        patch.setattr(digits, "load", toys.few_digits(8))
         for seed in range(2):
             config = replace(experiments.small(steps=2), seed=seed)
             run.train(config, folder / str(seed), QUIET, Stop())

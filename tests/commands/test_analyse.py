@@ -16,11 +16,14 @@ from dml_jax.analysis.run_report import ANALYSES
 from dml_jax.commands import analyse
 from dml_jax.config import Config, resolve
 from dml_jax.console import Console
+from dml_jax.data.formats import digits
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.records import workdir
+from tests import toys
 from tests.commands.analysed import figures, table, tiny, write
 
+IMAGES = 112  # of the test split: one in eight
 MADE = ("retrieval", "classes", "components", "overfitting", "spectra", "tsne")
 
 
@@ -31,7 +34,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", autouse=True)
 def _restored_once() -> Iterator[None]:
-    """Each run is read and compiled once."""
+    """Each run is read and compiled once, and has few images."""
     restore, known = runs.restore, dict[str, Any]()
 
     def restored(config: Config, directory: Path, checkpoint: str, console: Console) -> Any:
@@ -42,6 +45,7 @@ def _restored_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runs, "restore", restored)
+        patch.setattr(digits, "load", toys.few_digits(8))
         yield
 
 
@@ -50,7 +54,7 @@ def test_analyses_are_gathered_in_the_report(run: Path, capsys: pytest.CaptureFi
     analyse.execute([f"--model={run}", "--what=overfitting", "--quiet"])
     analyse.execute([f"--model={run}", "--what=classes", "--quiet"])
     assert [row["step"] for row in table(run, "overfitting")] == ["0", "2", "4", "0", "2", "4"]
-    assert sum(int(row["queries"]) for row in table(run, "classes")) == 896
+    assert sum(int(row["queries"]) for row in table(run, "classes")) == IMAGES
     report = (run / "report.html").read_text()
     shown = figures(report)
     assert shown == ["classes", "overfitting"]
@@ -87,7 +91,7 @@ def test_models_side_by_side(run: Path, other: Path, tmp_path: Path) -> None:
     assert places[0] == places[2] != places[1]
     report = (tmp_path / "report.html").read_text()
     assert figures(report) == ["components"]
-    assert f"{run}, {other},untrained on 896 images of 5 classes of digits (test)" in report
+    assert f"{run}, {other},untrained on {IMAGES} images of 5 classes of digits (test)" in report
     assert not (other / "analysis").exists()
 
 
@@ -110,6 +114,6 @@ def test_everything_of_a_trained_run(tmp_path: Path) -> None:
     assert [(row["step"], row["classes"]) for row in recalls] == [(s, c) for c in ("train", "test") for s in "024"]
     assert float(recalls[-1]["recall@1"]) == pytest.approx(results["recall@1"])
     by_class = [(float(row["recall@1"]), int(row["queries"])) for row in table(tmp_path, "classes")]
-    assert sum(recall * count for recall, count in by_class) == pytest.approx(results["recall@1"] * 896, abs=1e-2)
+    assert sum(recall * count for recall, count in by_class) == pytest.approx(results["recall@1"] * IMAGES, abs=1e-2)
     for scalar in ("density", "effective_rank"):
         assert f"{results['geometry'][scalar]:.4g}" in report

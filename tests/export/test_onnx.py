@@ -18,7 +18,6 @@ from dml_jax.errors import DataError
 from tests import toys
 from tests.contract.methods import SMALL
 from tests.contract.test_methods import method, started
-from tests.export.test_symbolic_batch import embedding_function
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # those of the converter
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -37,6 +36,18 @@ NETWORKS = [
     (deit, deit.Config(depth=2, width=32, heads=2, patch=8, distilled=True)),
     (mit, mit.Config(depths=(1, 1, 1, 1), widths=(4, 8, 8, 8), heads=(1, 2, 2, 2))),
 ]
+
+
+def embedding_function(module: Any, config: Any, image_shape: tuple[int, int]) -> programs.Embed:
+    backbone = module.build(config)
+    params, stats = backbone.init(jax.random.key(0), image_shape)
+
+    def embed(images: jax.Array) -> jax.Array:
+        features, _ = backbone.apply(params, stats, backbone.preprocess(images), train=False)
+        pooled = features.mean(axis=(1, 2))
+        return pooled / jnp.linalg.norm(pooled, axis=1, keepdims=True)
+
+    return embed
 
 
 def check(path: Path, embed: Any, shape: tuple[int, int]) -> None:

@@ -8,21 +8,8 @@ import jax.numpy as jnp
 import pytest
 
 from dml_jax.backbones import bn_inception, deit, googlenet, mit, resnet
-from dml_jax.export import programs
 from tests import toys
 from tests.contract.test_methods import every_method, method
-
-
-def embedding_function(module: Any, config: Any, image_shape: tuple[int, int]) -> programs.Embed:
-    backbone = module.build(config)
-    params, stats = backbone.init(jax.random.key(0), image_shape)
-
-    def embed(images: jax.Array) -> jax.Array:
-        features, _ = backbone.apply(params, stats, backbone.preprocess(images), train=False)
-        pooled = features.mean(axis=(1, 2))
-        return pooled / jnp.linalg.norm(pooled, axis=1, keepdims=True)
-
-    return embed
 
 
 @pytest.mark.parametrize(

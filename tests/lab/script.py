@@ -11,8 +11,32 @@ from types import SimpleNamespace
 from typing import Any
 
 from dml_jax import seal
+from dml_jax.lab import plan, runner
+from dml_jax.lab.definition import Row, Study
+from dml_jax.lab.plan import Settings, Trial
+from tests.papers import ROOT
 
 EMBEDDINGS = Path("embeddings/test")
+DIGITS = str(ROOT / "configs" / "digits_baseline.py:proxy_anchor")
+ALPHA = "method.proxy_anchor.alpha"
+
+
+def rows(*alphas: int) -> tuple[Row, ...]:
+    return tuple(Row(f"alpha={alpha}", DIGITS, {ALPHA: alpha}) for alpha in alphas)
+
+
+def prepared(root: Path, *alphas: int) -> list[Trial]:
+    """The trials of a new study."""
+    study = Study("A study", rows=rows(*alphas))
+    made = plan.trials(study, Settings(root))
+    plan.create_study("name", study, Settings(root), made)
+    return made
+
+
+def work(root: str) -> None:
+    """What another worker does, in a process of its own."""
+    runner.command = lambda root, trial: command(trial, 600.0)
+    runner.run_all(Path(root), prepared(Path(root), 1), 1)
 
 
 def command(trial: Any, seconds: float = 0.0) -> list[str]:

@@ -20,11 +20,10 @@ from dml_jax.lab import outcomes, plan, runner, tables
 from dml_jax.lab.definition import Row, Study
 from dml_jax.lab.plan import Settings, Trial
 from tests.lab import script
+from tests.lab.script import ALPHA, DIGITS, prepared, rows
 
 ROOT = Path(__file__).parents[2]
 REAL_COMMAND = runner.command
-DIGITS = str(ROOT / "configs" / "digits_baseline.py:proxy_anchor")
-ALPHA = "method.proxy_anchor.alpha"
 
 
 def use(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.0) -> None:
@@ -45,29 +44,12 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner.Slot, "start", lambda slot, *given: script.finished(*given))
 
 
-def rows(*alphas: int) -> tuple[Row, ...]:
-    return tuple(Row(f"alpha={alpha}", DIGITS, {ALPHA: alpha}) for alpha in alphas)
-
-
-def prepared(root: Path, *alphas: int) -> list[Trial]:
-    study = Study("A study", rows=rows(*alphas))
-    made = plan.trials(study, Settings(root))
-    plan.create_study("name", study, Settings(root), made)
-    return made
-
-
 def starts(root: Path) -> list[str]:
     return sorted((root / "starts.txt").read_text().split())
 
 
 def run(root: Path, trials: list[Trial], jobs: int = 1) -> None:
     runner.run_all(root, trials, jobs)
-
-
-def work(root: str) -> None:
-    """What another worker does, in a process of its own."""
-    runner.command = lambda root, trial: script.command(trial, 600.0)
-    run(Path(root), prepared(Path(root), 1))
 
 
 def test_each_trial_runs_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,7 +85,7 @@ def test_a_trial_that_diverges_is_noted(tmp_path: Path, in_process: None, capsys
 def test_a_process_ends_with_its_command(tmp_path: Path) -> None:
     """Also if the command is killed, so that no two train in one directory."""
     prepared(tmp_path, 1)
-    code = f"from tests.lab import test_runner; test_runner.work({str(tmp_path)!r})"
+    code = f"from tests.lab import script; script.work({str(tmp_path)!r})"
     killed = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
     while not (tmp_path / "starts.txt").exists():
         time.sleep(0.01)
