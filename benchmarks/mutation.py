@@ -169,7 +169,7 @@ def tests(path: str, folder: Path) -> list[str]:
         names = TESTS["/".join(parts[1:])].split()
     else:  # those of a paper are in a folder of its name, or end in its name
         paper = parts[1] if len(parts) > 2 else parts[-1].partition("_")[2]
-        names = [*CARDS.split(), f"config/test_{paper}", f"lab/test_{paper}"]
+        names = [*CARDS.split(), "config/test_facts", "config/test_needs", f"lab/test_{paper}"]
     files = [f"tests/{name}.py" for name in names]
     return [file for file in files if (folder / file).exists()]
 

@@ -21,7 +21,7 @@ class Facts(NamedTuple):
       free: (configuration, train.select, the options of the method with other values of which, and
         of no others, a run is continued).
       unused: configuration of a method -> the parameter groups that it leaves without parameters.
-      beside: (configuration, protocol, what is published beside its runs).
+      beside: (configuration, protocol, what is published beside its runs: sources with some of their numbers).
       as_baseline: configurations that differ from the baseline of their data by the method alone.
       photos: configuration and variant with which one step on photographs is traced.
       of_students: whether their methods can only be built with a teacher.
@@ -35,7 +35,7 @@ class Facts(NamedTuple):
     late: Collection[str] = ()
     free: Collection[tuple[str, str, set[str]]] = ()
     unused: Callable[[Any], set[str]] = lambda method: set()
-    beside: Collection[tuple[str, str, set[str]]] = ()
+    beside: Collection[tuple[str, str, Mapping[str, Mapping[str, float]]]] = ()
     as_baseline: Collection[str] = ()
     photos: tuple[str, str] | None = None
     of_students: bool = False

@@ -4,6 +4,7 @@ from tests.config.cases import Facts
 
 FILES = ["cub_crt", "cars_crt", "sop_crt", "inshop_crt"]
 SOURCE = ("paper", "Kan et al., NeurIPS 2022")
+QUOTED = "paper (227 x 227 pixels, another recipe; selection not stated)"
 AVERAGE = "cub_crt method.transform=average"
 
 FACTS = Facts(
@@ -19,8 +20,6 @@ FACTS = Facts(
         f"{AVERAGE} method.w_div=2",
         "cub_crt method.lambda2=0 method.consistency=sum",
     ],
-    beside=[
-        ("cub_baseline:multi_similarity", "paper", {"paper (227 x 227 pixels, another recipe; selection not stated)"})
-    ],
+    beside=[("cub_baseline:multi_similarity", "paper", {QUOTED: {}})],
     free=[("cub_crt", "last", {"tested_branch"}), ("cub_crt", "test", set())],
 )

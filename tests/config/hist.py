@@ -25,7 +25,7 @@ FACTS = Facts(
         "cub_hist method.lambda_s=0 method.tuplets=random",
     ],
     free=[("cub_hist", "last", set())],
-    beside=[("cub_hist:retuned", "paper", {"reproduction"}), ("inshop_hist", "paper", set())],
+    beside=[("cub_hist:retuned", "paper", {"reproduction": {}}), ("inshop_hist", "paper", {})],
     as_baseline=["omniglot_hist", "digits_hist"],
     photos=("folder_hist", "small"),
 )

@@ -5,6 +5,7 @@ from tests.config.cases import Facts
 FILES = ["cub_mpn", "cars_mpn", "sop_mpn", "inshop_mpn"]
 PAPER = ("paper", "Seidenschwarz et al., ICML 2021")
 REPRODUCTION = "[Re] Learning Intra-Batch Connections, MLRC"
+SELECTED = ("authors' weights (selected on test)", "reproduction (selected on test)")
 ALONE = "cub_mpn method.losses=auxiliary"
 FREE = {"k", "k_r", "clusters", "eps", "min_samples"}
 
@@ -26,6 +27,12 @@ FACTS = Facts(
         f"{ALONE} method.concatenate=true",
         "cub_mpn method.concatenate=true",
         f"{ALONE} method.dropout=0.5",
+    ],
+    beside=[  # of its own protocol, or else what differs is said
+        ("cub_mpn", "clean", {"paper": {"recall@1": 0.671, "recall@1_stderr": 0.0069}, **dict.fromkeys(SELECTED, {})}),
+        ("cub_mpn", "paper", {"paper": {"recall@1": 0.703}, "authors' weights": {}, "reproduction": {}}),
+        ("cub_baseline", "clean", {"paper (selected on test)": {}}),
+        ("cub_mpn:refined", "paper", {"paper (after refinement, reciprocal)": {}}),
     ],
     free=[("cub_mpn", "last", FREE), ("cub_mpn", "test", FREE)],
     unused=lambda method: {"mpn"} if method.losses == "auxiliary" else set(),

@@ -141,6 +141,7 @@ def test_show_marks_what_differs(capsys: pytest.CaptureFixture[str], monkeypatch
     lines = [line.partition("  #")[0] for line in out.splitlines()]
     assert "* method.proxy_anchor.alpha = 20  (default 32)  # float > 0; Steepness; greater than 0" in out
     assert {
+        "  seed = 0",
         "  method.proxy_anchor.margin = 0.1",
         "* train.groups.backbone.warmup = freeze  (default train)",
         "* train.steps = 60  (default 0)",
