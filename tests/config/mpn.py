@@ -29,7 +29,11 @@ FACTS = Facts(
         f"{ALONE} method.dropout=0.5",
     ],
     beside=[  # of its own protocol, or else what differs is said
-        ("cub_mpn", "clean", {"paper": {"recall@1": 0.671, "recall@1_stderr": 0.0069}, **dict.fromkeys(SELECTED, {})}),
+        (
+            "cub_mpn",
+            "clean",
+            {"paper": {"recall@1": 0.671, "recall@1_stderr": 0.0069}, **{name: {} for name in SELECTED}},
+        ),
         ("cub_mpn", "paper", {"paper": {"recall@1": 0.703}, "authors' weights": {}, "reproduction": {}}),
         ("cub_baseline", "clean", {"paper (selected on test)": {}}),
         ("cub_mpn:refined", "paper", {"paper (after refinement, reciprocal)": {}}),
