@@ -165,12 +165,12 @@ def test_equal_images_in_two_classes_are_reported_and_kept(
     shutil.copy(PHOTOS / "elm/1.jpg", PHOTOS / "elm/same class.jpg")
     Image.open(PHOTOS / "oak/2.jpg").save(PHOTOS / "yew/equal pixels.png")
     out = prepared()
-    told = (
+    warning = (
         "warning: 2 images are in more than one class, e.g. elm/1.jpg (class elm) = "
         "oak/copied.jpg (class oak); oak/2.jpg (class oak) = yew/equal pixels.png (class yew); at "
         "most one of the labels can be right, all are kept"
     )
-    assert f"{told} and listed in duplicates.csv" in out.splitlines()
+    assert f"{warning} and listed in duplicates.csv" in out.splitlines()
     assert [
         line for line in (OUT / duplicates.TABLE).read_text().splitlines() if line.startswith("duplicates,across")
     ] == [
@@ -178,9 +178,9 @@ def test_equal_images_in_two_classes_are_reported_and_kept(
         "duplicates,across classes,elm/1.jpg,oak/copied.jpg",
         "duplicates,across classes,elm/same class.jpg,oak/copied.jpg",
     ]
-    kept, in_place = (formats.load(Data(name="folder", path=str(path))) for path in (OUT, PHOTOS))
-    assert sum(len(split.ids) for split in kept.values()) == sum(len(split.ids) for split in in_place.values()) == 15
-    assert all(split.note.startswith(told) for split in (*kept.values(), *in_place.values()))
+    packed, in_place = (formats.load(Data(name="folder", path=str(path))) for path in (OUT, PHOTOS))
+    assert sum(len(split.ids) for split in packed.values()) == sum(len(split.ids) for split in in_place.values()) == 15
+    assert all(split.note.startswith(warning) for split in (*packed.values(), *in_place.values()))
 
 
 def test_rotated_images_are_counted_and_read_either_way(prepared: Callable[..., str]) -> None:
@@ -192,6 +192,6 @@ def test_rotated_images_are_counted_and_read_either_way(prepared: Callable[..., 
     assert "EXIF rotation: 1 image (data.exif_rotation)" in prepared()
     name = str(file.relative_to(PHOTOS))
     loaded = (formats.load(Data(name="folder", path=str(OUT), exif_rotation=rotation)) for rotation in (True, False))
-    found = (next(split for split in splits.values() if name in split.ids) for splits in loaded)
-    turned, stored = (split.read(list(split.ids).index(name), None) for split in found)
+    parts = (next(split for split in splits.values() if name in split.ids) for splits in loaded)
+    turned, stored = (split.read(list(split.ids).index(name), None) for split in parts)
     assert turned.shape[:2] == stored.shape[1::-1] != stored.shape[:2]

@@ -51,15 +51,15 @@ def config(**changes: Any) -> Config:
 def test_shapes(row: np.ndarray, shape: arrays.Shape) -> None:
     assert arrays.shape_of(row) == shape
     assert tuple(json.loads(json.dumps(shape))) == shape
-    for made in (arrays.blank(shape, 2), arrays.random(shape, 2)):
-        assert (made.shape, made.dtype) == ((2, *row.shape), row.dtype)
+    for example in (arrays.blank(shape, 2), arrays.random(shape, 2)):
+        assert (example.shape, example.dtype) == ((2, *row.shape), row.dtype)
     if not arrays.is_image(shape):
-        values = set(made.flat)
+        values = set(example.flat)
         assert values == {0, 1} if row.dtype.kind == "i" else 0 <= min(values) < max(values) < 2
     seen = row.shape[:2] if arrays.is_image(shape) else row.shape
     assert contract.input_shape(contract.zeros(2, shape)) == seen
-    shown = drawing.as_image(arrays.random(shape, 1)[0])
-    assert (shown.dtype, shown.shape[2]) == (np.uint8, 3)
+    picture = drawing.as_image(arrays.random(shape, 1)[0])
+    assert (picture.dtype, picture.shape[2]) == (np.uint8, 3)
 
 
 @pytest.mark.parametrize("row", [np.zeros(4), np.zeros(4, np.int64), np.array(["a"]), np.zeros((0, 3), np.int32)])
@@ -103,8 +103,8 @@ def test_training_stopped_resumed_evaluated_loaded_and_exported(
 
     model = dml_jax.load(whole)
     split = sentences.load(None)["test"]
-    found = model.embed([split.read(i, None) for i in range(5)])
-    np.testing.assert_allclose(found, rows[0][:5], atol=1e-5)
+    embeddings = model.embed([split.read(i, None) for i in range(5)])
+    np.testing.assert_allclose(embeddings, rows[0][:5], atol=1e-5)
     np.testing.assert_allclose(model.embed([split.read(7, None)])[0], rows[0][7], atol=1e-5)
     with pytest.raises(DataError, match=r"is int32 \[7\], but the model takes int32 \[12\]; give r"):
         model.embed([np.zeros(7, np.int32)])
@@ -125,8 +125,8 @@ def test_onnx(tmp_path: Path) -> None:
     split = sentences.load(None)["test"]
     tokens = np.stack([split.read(i, None) for i in range(5)])
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
-    (found,) = session.run(["embeddings"], {"images": tokens})
-    np.testing.assert_allclose(found, np.load(run / "embeddings/test/embeddings.npy")[:5], atol=1e-4)
+    (embeddings,) = session.run(["embeddings"], {"images": tokens})
+    np.testing.assert_allclose(embeddings, np.load(run / "embeddings/test/embeddings.npy")[:5], atol=1e-4)
 
 
 @pytest.mark.parametrize(

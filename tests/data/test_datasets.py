@@ -111,8 +111,8 @@ def test_of_several_copies_the_most_complete_counts(tmp_path: Path) -> None:
     files = {name: File(Path(name)) for name in ("crops/a/1.jpg", "crops/a/2.jpg", "sop/a/2.jpg")}
     for copy in ("crops", "sop"):
         rows = [(name, "oak", "train") for name in names]
-        found = official.find_images(files, "sop/Ebay_train.txt", rows)
-        assert [str(entry.file.path) for entry in found] == [f"{copy}/{name}" for name in names]
+        entries = official.find_images(files, "sop/Ebay_train.txt", rows)
+        assert [str(entry.file.path) for entry in entries] == [f"{copy}/{name}" for name in names]
         files["sop/a/1.jpg"] = File(Path("sop/a/1.jpg"))
     layouts.written(tmp_path, {"x/t.txt": b"1", "y/t.txt": b"1"})
     files = {name: File(tmp_path / name) for name in ("x/t.txt", "y/t.txt")}

@@ -172,19 +172,19 @@ def test_few_images_are_decoded_at_a_time(monkeypatch: pytest.MonkeyPatch) -> No
     """As many as the memory allows, of more threads; one that needs more than all of it is decoded
     alone."""
     monkeypatch.setattr(decode, "MEMORY", 1000)
-    lock, held, most = threading.Lock(), 0, 0
+    lock, used, most = threading.Lock(), 0, 0
 
     def use(count: int) -> None:
-        nonlocal held, most
+        nonlocal used, most
         with decode.Room() as room:
             room.take(count)
             with lock:
-                held += count
-                most = max(most, held)
-                assert held <= max(1000, count)
+                used += count
+                most = max(most, used)
+                assert used <= max(1000, count)
             time.sleep(0.002)
             with lock:
-                held -= count
+                used -= count
 
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(use, [400, 300, 300, 5000, 200, 900] * 20))

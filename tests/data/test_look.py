@@ -55,9 +55,9 @@ def test_which_folders_are_alike(part: int, kind: str) -> None:
     lines = look.look(model(about(part)), entries(*names), ())
     assert lines[0] == "looked at 60 images of 10 folders"
     which, other = ("last", "first") if kind == "leaf" else ("first", "last")
-    found = {line.split()[-1]: line for line in lines if "speaks" in line}
-    assert list(found) == [f"--classes={kind}"]
-    assert f"the same {which} name: 100 % of 10 (by chance 11 %)" in found[f"--classes={kind}"]
+    hints = {line.split()[-1]: line for line in lines if "speaks" in line}
+    assert list(hints) == [f"--classes={kind}"]
+    assert f"the same {which} name: 100 % of 10 (by chance 11 %)" in hints[f"--classes={kind}"]
     assert any(f"the same {other} name: 0 % of 10 (by chance 44 %)" in line for line in lines)
 
 

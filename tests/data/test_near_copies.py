@@ -53,10 +53,10 @@ def thumbnails(images: list[Image.Image]) -> np.ndarray:
 def test_copies_are_found_and_no_others(kind: str) -> None:
     images = [drawn(seed) for seed in range(120)]
     group, pairs = near_copies.find_copies(thumbnails([*images, *map(COPIES[kind], images[:20])]))
-    found = {tuple(sorted(pair)) for pair in group.argsort()[pairs].tolist()}
+    detected = {tuple(sorted(pair)) for pair in group.argsort()[pairs].tolist()}
     planted = {(i, 120 + i) for i in range(20)}
-    assert found <= planted
-    assert len(found) >= 19
+    assert detected <= planted
+    assert len(detected) >= 19
 
 
 def test_repeated_and_flat_images() -> None:

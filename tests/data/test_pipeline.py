@@ -35,8 +35,8 @@ def test_shapes_types_and_labels(split: Split) -> None:
 def test_threads_are_as_many_as_the_cores(split: Split, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Unless they are given; a container's quota of processor time limits the cores."""
     asked: list[Any] = []
-    made = grain.ReadOptions
-    monkeypatch.setattr(grain, "ReadOptions", lambda **given: asked.append(given["num_threads"]) or made(**given))
+    read_options = grain.ReadOptions
+    monkeypatch.setattr(grain, "ReadOptions", lambda **o: asked.append(o["num_threads"]) or read_options(**o))
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(7), raising=False)
     monkeypatch.setattr(cores, "CPU_QUOTA", tmp_path / "quota")
     for threads, quota in ((0, "max 100000"), (0, "350000 100000"), (0, "50000 100000"), (5, "max 100000")):

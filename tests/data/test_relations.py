@@ -26,8 +26,8 @@ NAMES = ["red round", "red square", "blue round", "grey"]
 
 def test_weights_of_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = [[1, 1 / 3, 1 / 3, 0], [1 / 3, 1, 0, 0], [1 / 3, 0, 1, 0], [0, 0, 0, 1]]
-    found = relations.class_weights(PATH, NAMES)
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    weights = relations.class_weights(PATH, NAMES)
+    np.testing.assert_allclose(weights, expected, rtol=1e-6)
     assert relations.class_weights("", NAMES) is None
     neither = np.where(np.eye(4), 1, np.nan)
     monkeypatch.setattr("tests.plugins.relation.shared_tags", lambda a, b: neither)
@@ -57,11 +57,11 @@ def test_more_classes_than_have_weights(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_method_that_compares_classes_only() -> None:
-    given = values(steps=1)
-    given["data"]["relation"] = PATH
+    options = values(steps=1)
+    options["data"]["relation"] = PATH
     message = f"data.relation='{PATH}': method baseline compares only classes; use the baseline w"
     with pytest.raises(ConfigError, match=message):
-        experiments.build(resolve(given))
+        experiments.build(resolve(options))
 
 
 def test_the_papers_protocol_needs_equal_classes() -> None:
@@ -81,7 +81,7 @@ def test_it_reaches_sampler_loss_memory_and_evaluation(monkeypatch: pytest.Monke
     config = resolve(values)
     build, of_run = baseline.build, []
     with monkeypatch.context() as patched:
-        patched.setattr(baseline, "build", lambda *given: of_run.append(given[2]) or build(*given))
+        patched.setattr(baseline, "build", lambda *arguments: of_run.append(arguments[2]) or build(*arguments))
         run = experiments.build(config)
     train = run.splits["train"]
     weights = shared_tags(train.classes, train.classes)
@@ -105,11 +105,11 @@ def test_it_reaches_sampler_loss_memory_and_evaluation(monkeypatch: pytest.Monke
     few = np.arange(0, len(test.labels), 5)
     rows = np.random.default_rng(0).normal(size=(len(few), 3)).astype(np.float32)
     part = test._replace(labels=test.labels[few], ids=[test.ids[i] for i in few])
-    found = model_metrics.metrics(config, "cosine", {"test": part}, {"test": rows}, cluster=False)
+    results = model_metrics.metrics(config, "cosine", {"test": part}, {"test": rows}, cluster=False)
     grades = shared_tags(test.classes, test.classes)[np.ix_(part.labels, part.labels)]
     cosine = rows @ rows.T / np.outer(*[np.linalg.norm(rows, axis=1)] * 2)
     np.fill_diagonal(cosine, -2)
     best = np.take_along_axis(grades, cosine.argmax(axis=1)[:, None], axis=1)[:, 0]
     np.fill_diagonal(grades, 0)
-    assert found["ndcg@1"] == pytest.approx(np.mean(best / grades.max(axis=1)), rel=1e-6)
+    assert results["ndcg@1"] == pytest.approx(np.mean(best / grades.max(axis=1)), rel=1e-6)
     assert "relevance by" in model_metrics.protocol_of(run, "test")

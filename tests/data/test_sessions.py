@@ -67,9 +67,9 @@ def test_a_column_called_session_counts_only_if_it_is_asked_for() -> None:
     for session, options in (("", {}), ("session", {"groups": days})):
         config = small(steps=1)
         config = replace(config, data=replace(config.data, session=session))
-        found = model_metrics.metrics(config, "cosine", {"test": split}, {"test": rows}, cluster=False)
+        results = model_metrics.metrics(config, "cosine", {"test": split}, {"test": rows}, cluster=False)
         expected = metrics.retrieval(rows, labels, ks=(1,), **options)
-        assert found["map@r"] == pytest.approx(expected["map@r"]), session
+        assert results["map@r"] == pytest.approx(expected["map@r"]), session
 
 
 def test_all_classes_together() -> None:

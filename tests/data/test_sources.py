@@ -33,13 +33,13 @@ class Case:
 
 
 def cases() -> list[Case]:
-    found: list[Case] = []
+    cases: list[Case] = []
     for number, line in enumerate(FILE.read_text(encoding="utf-8").splitlines()):
         if line.startswith("$ "):
-            found.append(Case(number, line, []))
+            cases.append(Case(number, line, []))
         elif line and not line.startswith("#"):
-            found[-1].printed.append(line)
-    return found
+            cases[-1].printed.append(line)
+    return cases
 
 
 def reading(name: str, options: Options, *, train: bool) -> list[str]:
@@ -58,18 +58,18 @@ def reading(name: str, options: Options, *, train: bool) -> list[str]:
 
 def printed(command: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
     tokens = shlex.split(command[2:])
-    given = dict(t[2:].split("=", 1) for t in tokens if t.startswith("--"))
+    options = dict(t[2:].split("=", 1) for t in tokens if t.startswith("--"))
     root = Path("x") if tokens[0] == "inspect" else Path()
     for token in tokens[root.name == "x" :]:
         if not token.startswith("--"):
             trees.write(root, token)
     try:
         if root.name:
-            inspect.execute([given.pop("at", "x"), *(f"--{key}={given[key]}" for key in given)])
+            inspect.execute([options.pop("at", "x"), *(f"--{key}={options[key]}" for key in options)])
             return capsys.readouterr().out.splitlines()
-        name = given.pop("name", "csv" if any(Path().rglob("*.csv")) else "folder")
-        train = bool(given.pop("train", ""))
-        return [printable(line) for line in reading(name, Options(**given), train=train)]  # type: ignore[arg-type]
+        name = options.pop("name", "csv" if any(Path().rglob("*.csv")) else "folder")
+        train = bool(options.pop("train", ""))
+        return [printable(line) for line in reading(name, Options(**options), train=train)]  # type: ignore[arg-type]
     except UserError as error:
         return [f"error: {printable(str(error))}"]
 
@@ -83,11 +83,11 @@ def test_reading(
     request: pytest.FixtureRequest,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    found = printed(case.command, capsys)
-    if request.config.getoption("--update") and found != case.printed:
+    lines_today = printed(case.command, capsys)
+    if request.config.getoption("--update") and lines_today != case.printed:
         lines = FILE.read_text(encoding="utf-8").splitlines()
         at = lines.index(case.command)
-        lines[at + 1 : at + 1 + len(case.printed)] = found
+        lines[at + 1 : at + 1 + len(case.printed)] = lines_today
         FILE.write_text("\n".join(lines) + "\n", encoding="utf-8")
     else:
-        assert found == case.printed
+        assert lines_today == case.printed

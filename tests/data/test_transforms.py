@@ -29,8 +29,8 @@ def test_narrow_images_are_rejected_before_they_are_enlarged(shape: Any) -> None
 def test_crops_and_other_views_are_resized_as_their_copies(part: Any) -> None:
     image = np.random.default_rng(0).integers(0, 256, (40, 50, 3), np.uint8)
     expected = Image.fromarray(image[part].copy()).resize((20, 30), Image.Resampling.BICUBIC)
-    found = transforms.resize(image[part], 30, 20, "bicubic")
-    np.testing.assert_array_equal(found, np.asarray(expected))
+    resized = transforms.resize(image[part], 30, 20, "bicubic")
+    np.testing.assert_array_equal(resized, np.asarray(expected))
 
 
 def test_the_limit_itself_is_accepted() -> None:

@@ -58,9 +58,9 @@ def test_batches_do_not_depend_on_processes(tmp_path: Path, workers: int, start:
     """Also after a resume, and beyond the first batches, which threads read."""
     split, stop = small_split(tmp_path), start + pipeline.PREFETCHED + 5
     expected = read_batches(split, options(workers=0), start=start, stop=stop)
-    found = read_batches(split, options(workers=workers), start=start, stop=stop)
-    assert_same(found, expected)
-    assert {type(array) for batch in found for array in batch} == {np.ndarray}
+    batches = read_batches(split, options(workers=workers), start=start, stop=stop)
+    assert_same(batches, expected)
+    assert {type(array) for batch in batches for array in batch} == {np.ndarray}
 
 
 @pytest.mark.slow
@@ -89,13 +89,13 @@ def test_killed_parent_leaves_nothing_behind() -> None:
     parent = subprocess.Popen([sys.executable, "-c", PARENT], env=variables, stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     with parent.stdout as printed:
-        workers, made = json.loads(printed.readline())
+        workers, shared = json.loads(printed.readline())
     assert len(set(workers)) == 2
-    assert made
+    assert shared
     parent.kill()
     parent.wait()
     until = time.monotonic() + 60
-    while any(map(running, workers)) or objects() & set(made):
+    while any(map(running, workers)) or objects() & set(shared):
         assert time.monotonic() < until
         time.sleep(0.1)
 
