@@ -131,13 +131,6 @@ def test_nothing_left(store: Checkpoints, tmp_path: Path) -> None:
         store.restore()
 
 
-def test_a_damaged_manifest_is_survived(store: Checkpoints, tmp_path: Path, warned: Warned) -> None:
-    (tmp_path / "latest" / "20" / seal.MANIFEST).write_text("null")
-    assert equal(store.restore()[0], 10)
-    assert "20/manifest.json: is truncated or damaged" in warned[0]
-    assert not (tmp_path / "latest" / "20").exists()
-
-
 def test_a_manifest_that_cannot_be_opened_deletes_nothing(store: Checkpoints, tmp_path: Path) -> None:
     path = tmp_path / "latest" / "20" / seal.MANIFEST
     path.unlink()
