@@ -55,7 +55,7 @@ def executable(path: Path, text: str) -> Path:
     return path
 
 
-OPERATIONS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "shutil.rmtree")
+OPERATIONS = ("open", "os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "shutil.rmtree")
 KILLED = 9
 
 

@@ -1,11 +1,8 @@
 """Changes of files: applied, killed between any two steps, repeated, and reversed."""
 
 import hashlib
-import itertools
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +12,7 @@ from dml_jax.analysis.catalogue import Button, Catalogue
 from dml_jax.analysis.changes import Change
 from dml_jax.analysis.examined_images import Images
 from dml_jax.errors import UserError
+from tests.processes import KILLED, ended, forked
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -74,41 +72,19 @@ EXPECTED = {
 }
 
 
-class Killed(BaseException):
-    """Stands for SIGKILL, which no code can handle either."""
-
-
-def test_killed_at_every_step_repeated_and_reversed(folder: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.filterwarnings("ignore:.*fork")
+def test_killed_at_every_step_repeated_and_reversed(folder: Path, log: Path) -> None:
     before = digests(folder)
     after = before | {new: before[old] for new, old in EXPECTED.items()}
     after = {name: digest for name, digest in after.items() if name not in EXPECTED.values()}
-    left = 0
-
-    def until_killed(step: Callable[..., None]) -> Callable[..., None]:
-        def counted(*arguments: Any, **options: Any) -> None:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                raise Killed
-            step(*arguments, **options)
-
-        return counted
-
-    for place, name in ((os, "link"), (Path, "mkdir"), (Path, "unlink")):
-        monkeypatch.setattr(place, name, until_killed(getattr(place, name)))
     for reverse, result in ((False, after), (True, before)):
-        kills = 0
-        for step in itertools.count(1):
-            left = step
-            try:
-                changes.apply(folder, log, reverse=reverse)
-                break
-            except Killed:
-                kills += 1
+        code, step = KILLED, 0
+        while code == KILLED:
+            step += 1
+            code = ended(forked(lambda reverse=reverse: changes.apply(folder, log, reverse=reverse), step))
             assert set(digests(folder).values()) == set(before.values())  # nothing is ever lost
-        assert kills > 2
+        assert (code, step > 3) == (0, True)
         assert digests(folder) == result
-        left = 0
         assert changes.apply(folder, log, reverse=reverse) == 0
         assert changes.applied(folder, changes.read(log)) == (0 if reverse else len(EXPECTED))
 
