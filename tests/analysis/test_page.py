@@ -134,6 +134,8 @@ def test_tables() -> None:
     assert '<td class=words data-label="why">broken</td><td data-label="x">1</td>' in made
     assert "<tr class=ours><td>b</td>" in made
     assert "data-label" not in html.table(head[:2], [row[:2] for row in rows], "files")
+    facts = html.table(("", "this run"), [("seed", "0"), ("versions", "jax 1.0, " * 9)], "facts")
+    assert "<td class=words>0</td>" in facts
 
 
 @pytest.mark.parametrize("undefined", [None, float("nan")])

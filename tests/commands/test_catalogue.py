@@ -181,7 +181,10 @@ def test_clicks(photos: None, execute: Execute, monkeypatch: pytest.MonkeyPatch)
         assert len(before) == 2
         assert proposals(click_first(url, "labels")) == before[1:]
         assert click_first(url, "duplicates").all("button") == []
-        assert len(click_first(url, "changes").all("li")) == 1
+        listed = click_first(url, "changes")
+        assert len(listed.all("li")) == 1
+        (move,) = (text for text in listed.texts if text.startswith("move "))
+        assert move.split(" to ")[1].strip() == before[0].split(" → ")[1]  # the folder
         enlarged = Page(request(f"{url}?image=3&tab=odd")[1].decode())
         sources = [image["src"] for image in enlarged.all("img")]
         assert len(sources) == 13
