@@ -16,8 +16,7 @@ from dml_jax.errors import DataError
 from dml_jax.train import model as models
 from dml_jax.train.records import workdir
 from tests.hub import CACHE, Fault, Hub
-from tests.train.experiments import small
-from tests.train.test_teacher import trained
+from tests.train.experiments import small, trained
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (3, 24, 24, 3), dtype=np.uint8)
 RESULTS = {"recall@1": 0.512, "recall@1_stderr": 0.01, "map@r": 0.25}

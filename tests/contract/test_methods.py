@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from jax.sharding import AxisType, Mesh
 
@@ -19,50 +18,11 @@ from dml_jax.methods.contract import Aux, Method
 from dml_jax.train import step
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import device_mesh
-from dml_jax.train.method_wrappers import chunked, computed_in
+from dml_jax.train.method_wrappers import chunked
 from dml_jax.train.step import TrainState
 from tests import toys
 from tests.contract.cases import DATA, degenerate
-from tests.contract.methods import SMALL
-
-
-# All tests of a method run one after another, because they share compiled programs.
-def methods(slow: str) -> Any:
-    """Parametrizes with all of them; those whose `slow` is set are tested every night."""
-    names = [pytest.param(name, marks=pytest.mark.slow if getattr(case, slow) else ()) for name, case in SMALL.items()]
-    return pytest.mark.parametrize("name", names, scope="module")
-
-
-every_method = methods("slow")
-KEY = jax.random.key(0)
-# The first step, unlike Adam's, shows gradients that are wrong by a factor.
-OPTIMIZER = optax.sgd(0.01, momentum=0.9)
-
-
-def method(name: str) -> Method:
-    return computing_in(name, jnp.float32)
-
-
-@cache
-def computing_in(name: str, dtype: Any) -> Method:
-    """The method on a toy backbone."""
-    build = SMALL[name].build
-    if dtype is jnp.float64:
-        build = SMALL[name].in_float64 or build
-    built = build(toys.backbone(dtype=dtype if dtype is jnp.bfloat16 else None))
-    return computed_in(built, "bfloat16" if dtype is jnp.bfloat16 else "float32")
-
-
-@cache
-def started(name: str) -> TrainState:
-    """The state before the first step; read-only, as tests share it."""
-    made = method(name)
-    batch = toys.batch(made.hooks.views)
-    state = jax.jit(partial(step.initial, made, OPTIMIZER))(jax.random.key(1), batch)
-    if made.hooks.fill:
-        filled = made.hooks.fill(state.params, state.model_state, iter([batch] * 4))
-        state = state._replace(model_state=filled)
-    return state
+from tests.contract.methods import KEY, OPTIMIZER, SMALL, computing_in, every_method, method, methods, started
 
 
 def update(name: str, dtype: Any = jnp.float32) -> Any:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.golden.test_transforms import assert_uniform, build, cases, files, repeats
+from tests.golden.sampling import assert_uniform, build, cases, files, repeats
 
 
 @pytest.mark.parametrize("name", files("samplers"))

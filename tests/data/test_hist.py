@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dml_jax.errors import ConfigError
-from tests.golden.test_transforms import assert_uniform, build, cases, epoch, files, repeats
+from tests.golden.sampling import assert_uniform, build, cases, epoch, files, repeats
 
 
 @pytest.mark.parametrize("name", files("samplers"))

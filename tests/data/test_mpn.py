@@ -7,7 +7,7 @@ from dml_jax.errors import ConfigError
 from tests.data import sampled
 from tests.data.sampled import LABELS, SIZES
 from tests.golden import fixtures
-from tests.golden.test_transforms import build, cases, epoch, files, keys, repeats
+from tests.golden.sampling import build, cases, epoch, files, keys, repeats
 
 
 @pytest.mark.parametrize("name", files("samplers"))

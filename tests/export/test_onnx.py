@@ -16,8 +16,7 @@ import pytest
 from dml_jax.backbones import bn_inception, deit, efficientnet_lite, googlenet, mit, resnet
 from dml_jax.errors import DataError
 from tests import toys
-from tests.contract.methods import SMALL
-from tests.contract.test_methods import method, started
+from tests.contract.methods import SMALL, method, started
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # those of the converter
 onnxruntime = pytest.importorskip("onnxruntime")

@@ -9,7 +9,7 @@ import pytest
 
 from dml_jax.backbones import bn_inception, deit, googlenet, mit, resnet
 from tests import toys
-from tests.contract.test_methods import every_method, method
+from tests.contract.methods import every_method, method
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ import pytest
 
 from dml_jax.backbones import contract
 from dml_jax.config import Data
-from dml_jax.data import augment, decode, samplers, transforms
+from dml_jax.data import augment, decode, transforms
 from dml_jax.errors import DataError
 from tests.golden import fixtures
+from tests.golden.sampling import build, cases, epoch, files, keys, repeats
 
 KNOWN = ("decode", "eval_transform", "normalise", "random_erasing", "random_resized_crop", "samplers")
 # Its two resizing passes run in the other order.
@@ -27,16 +28,6 @@ PIXELS = {
     "bninception_diva": contract.Pixels(mean=(0.4078, 0.4588, 0.502), std=(0.0039, 0.0039, 0.0039), order="bgr"),
     "googlenet_transform_input": contract.Pixels(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)),
 }
-
-
-def files(kind: str) -> list[str]:
-    return [name for name in fixtures.names("transforms") if name.startswith(kind)]
-
-
-def keys(arrays: dict[str, np.ndarray], prefix: str, depth: int = 1) -> list[str]:
-    """The distinct sequences of `depth` path components that follow a prefix."""
-    parts = [key.split("/") for key in arrays if key.startswith(prefix + "/")]
-    return sorted({"/".join(part[1 : 1 + depth]) for part in parts})
 
 
 def test_every_file_is_known() -> None:
@@ -229,31 +220,6 @@ def test_normalised_pixels(name: str) -> None:
         np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=tolerance, err_msg=recipe)
 
 
-def build(name: str, sizes: np.ndarray, batch_size: int, images: int, seed: int = 0) -> samplers.Sampler:
-    """A sampler of classes with the given numbers of images, int [C]."""
-    data = Data(sampler=name, batch_size=batch_size, images_per_class=images)  # type: ignore[arg-type]
-    return samplers.build(data, np.repeat(np.arange(len(sizes)), sizes), seed)
-
-
-def epoch(sampler: samplers.Sampler, number: int) -> np.ndarray:
-    """The batches of one epoch, int [steps, B]."""
-    return np.stack([sampler.batch(step) for step in range(sampler.first_step(number), sampler.first_step(number + 1))])
-
-
-def repeats(rows: np.ndarray) -> float:
-    """Share of rows that contain a number more than once."""
-    return float(np.mean([len(set(row)) < len(row) for row in rows.tolist()]))
-
-
-def cases(name: str, family: str) -> list[tuple[str, dict[str, Any]]]:
-    arrays, _ = fixtures.load("transforms", name)
-    facts = []
-    for case in keys(arrays, family):
-        prefix = f"{family}/{case}/"
-        facts.append((case, {k[len(prefix) :]: v for k, v in arrays.items() if k.startswith(prefix)}))
-    return facts
-
-
 @pytest.mark.parametrize("name", files("samplers"))
 def test_ms_sampler(name: str) -> None:
     for case, facts in cases(name, "ms"):
@@ -283,10 +249,3 @@ def assert_close_shares(ours: float, count: int, theirs: float, their_count: int
     """Two shares of (nearly) independent batches or chunks agree within five standard deviations."""
     share = (ours * count + theirs * their_count) / (count + their_count)
     assert abs(ours - theirs) <= 5 * np.sqrt(share * (1 - share) * (1 / count + 1 / their_count)) + 1e-9, note
-
-
-def assert_uniform(drawn: np.ndarray, classes: int) -> None:
-    """All classes are drawn equally often, within five standard deviations."""
-    counts = np.bincount(drawn, minlength=classes)
-    mean = len(drawn) / classes
-    assert np.abs(counts - mean).max() < 5 * np.sqrt(mean)

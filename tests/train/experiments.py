@@ -21,6 +21,7 @@ from dml_jax.train import warm_start
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import device_mesh
 from dml_jax.train.experiment import Experiment
+from dml_jax.train.records import workdir
 from dml_jax.train.step import TrainState
 from tests import toys
 
@@ -94,3 +95,16 @@ def started(experiment: Experiment, source: Path) -> Any:
 
 def assert_equal(a: PyTree, b: PyTree) -> None:
     jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+def trained(directory: Path, config: Config, step: int = 5) -> Path:
+    """A work directory with a checkpoint of a random model."""
+    experiment = experiments.build(config)
+    state = device_mesh.place(experiment.mesh, drawn(experiment.template(), config.seed)._replace(step=np.int32(step)))
+    write_run(directory, experiment, state)
+    length = {"steps": config.train.steps, "epochs": config.train.epochs}
+    made = experiment.model(state).identity()
+    results = {"step": step, "length": length, "identity": made.sha256}
+    files.write_json(directory / "results.json", results)
+    workdir.finish(directory, f"checkpoints/latest/{step}", made)
+    return directory

@@ -12,35 +12,20 @@ import numpy as np
 import pytest
 
 import dml_jax
-from dml_jax import files, run, seal
+from dml_jax import run, seal
 from dml_jax.config import Config, Group, Train, resolve
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError, UserError
 from dml_jax.methods import baseline
 from dml_jax.train import experiment as experiments
 from dml_jax.train import step, teacher
-from dml_jax.train.distributed import device_mesh
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
-from dml_jax.train.records import workdir
 from tests.train import pupil as pupils
-from tests.train.experiments import drawn, small, values, write_run
+from tests.train.experiments import small, trained, values
 from tests.train.loops import StopAt, bits, train
 
 pytestmark = pytest.mark.usefixtures("patches")
 QUIET = Console(quiet=True)
-
-
-def trained(directory: Path, config: Config, step: int = 5) -> Path:
-    """A work directory with a checkpoint of a random model."""
-    experiment = experiments.build(config)
-    state = device_mesh.place(experiment.mesh, drawn(experiment.template(), config.seed)._replace(step=np.int32(step)))
-    write_run(directory, experiment, state)
-    length = {"steps": config.train.steps, "epochs": config.train.epochs}
-    made = experiment.model(state).identity()
-    results = {"step": step, "length": length, "identity": made.sha256}
-    files.write_json(directory / "results.json", results)
-    workdir.finish(directory, f"checkpoints/latest/{step}", made)
-    return directory
 
 
 WIDTH = 10_000  # dimensions of the teacher's embeddings
