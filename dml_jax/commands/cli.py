@@ -117,7 +117,7 @@ def layout(options: argparse.Namespace) -> "Options":
     from dml_jax.data.sources import Options
 
     how = Options(splits=options.splits, session=options.session, classes=options.classes)
-    how.split_names()
+    how.parse_splits()
     return how
 
 

@@ -46,13 +46,13 @@ OUTPUTS = {  # files that mark what this package has written, with keys that the
 }
 
 
-def words_of(name: str) -> set[str]:
+def find_words(name: str) -> set[str]:
     """The words of a name such as "TrainSet", "testset" or "val_images", in lower case."""
     words = re.findall(r"[A-Z]?[^\W\d_A-Z]+|[A-Z]+", name)
     return {word.lower().removesuffix("set") for word in words} - NEUTRAL
 
 
-def _split_of_words(words: Collection[str]) -> str:
+def _find_split(words: Collection[str]) -> str:
     splits = {SPLIT_NAMES[word] for word in words if word in SPLIT_NAMES}
     return "train" if splits == {"train", "validation"} else min(splits) if len(splits) == 1 else ""
 
@@ -70,7 +70,7 @@ class Options(NamedTuple):
     # ("path"); "auto" is "path" unless folders hold mostly the same names.
     classes: str = "auto"
 
-    def split_names(self) -> dict[str, str]:
+    def parse_splits(self) -> dict[str, str]:
         """The names in `splits` -> split; raises ConfigError for another value."""
         if self.splits in ("auto", "classes", "none"):
             return {}
@@ -85,25 +85,25 @@ class Options(NamedTuple):
             )
         return {name: split for name, split in split_of.items() if name}
 
-    def split_of(self, name: str) -> str:
+    def find_split(self, name: str) -> str:
         """The split that one name of a folder or value of a column stands for, or ""."""
-        if self.splits == "none" or (names := self.split_names()):
+        if self.splits == "none" or (names := self.parse_splits()):
             return "" if self.splits == "none" else names.get(name, "")
-        words = words_of(name)
-        return _split_of_words(words) if words <= SPLIT_NAMES.keys() else ""
+        words = find_words(name)
+        return _find_split(words) if words <= SPLIT_NAMES.keys() else ""
 
-    def splits_of(self, names: Collection[str]) -> dict[str, str]:
+    def find_splits(self, names: Collection[str]) -> dict[str, str]:
         """The split of each name of one level of folders; empty if they are not all splits.
 
         Words that all names share do not matter. Raises DataError if names of one split differ in
         other words, such as "train" and "train_masks".
         """
-        if self.splits == "none" or self.split_names():
-            splits = {name: self.split_of(name) for name in names}
+        if self.splits == "none" or self.parse_splits():
+            splits = {name: self.find_split(name) for name in names}
             return splits if any(splits.values()) else {}
-        words = {name: words_of(name) for name in names}
+        words = {name: find_words(name) for name in names}
         shared = set.intersection(*words.values()) if words else set()
-        splits = {name: _split_of_words(words[name] - shared) for name in names}
+        splits = {name: _find_split(words[name] - shared) for name in names}
         if not all(splits.values()) or len({*splits.values()}) < 2:
             return {}
         first = dict[str, str]()
@@ -144,7 +144,7 @@ class Recipe(NamedTuple):
     downloads: Sequence[Download] = ()  # the archives, where the owners publish them
     terms: str = ""  # licence of the downloads, or why there are none
     # Whether the files look like this data set, judged by their names alone.
-    recognised: Callable[[Files], bool] = lambda files: False
+    matches: Callable[[Files], bool] = lambda files: False
 
 
 class Survey(NamedTuple):

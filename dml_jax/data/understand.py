@@ -62,7 +62,7 @@ def recognise(contents: Survey, options: Options, source: str) -> tuple[str, Tab
     """The data set that a source is, and its labelled images; `source` is for messages."""
     refused = list[str]()
     for name, recipe in recipes().items():
-        if recipe.recognised(contents.files):
+        if recipe.matches(contents.files):
             try:
                 table = understand(recipe, contents, options, f"not read as {name}", labelled=True)
                 return name, table._replace(refused=refused)
@@ -146,7 +146,7 @@ def check_splits(entries: Iterable[Entry], options: Options) -> None:
                 "with data.splits=classes"
             )
         pairs = [group for group in near_equal(seen | test) if seen & {*group} and test & {*group}]
-        if pairs and not options.split_names():
+        if pairs and not options.parse_splits():
             first, second = min(seen & {*pairs[0]}), min(test & {*pairs[0]})
             more = f" ({len(pairs) - 1} more such pairs)" if pairs[1:] else ""
             raise DataError(

@@ -90,7 +90,7 @@ def test_prepare_and_load(tmp_path: Path, case: str) -> None:
         for i, source in enumerate(sources)
     ]
     files = source_files.list_files(unpacked).files
-    recognised = [official for official, recipe in OFFICIAL.items() if recipe.recognised(files)]
+    recognised = [official for official, recipe in OFFICIAL.items() if recipe.matches(files)]
     assert recognised == ([] if case in ("folder", "cars numbers") else [name])
 
 

@@ -65,7 +65,7 @@ def read(files: Files, options: Options = AUTO) -> Table:
     return Table(entries, doubts)
 
 
-def recognised(files: Files) -> bool:
+def matches(files: Files) -> bool:
     """Whether there are its tables, or most images are in folders named like its classes."""
     folders = [path.split("/")[-2] for path in files if "/" in path and is_image(path)]
     titled = sum(bool(BODY.fullmatch(name)) for name in folders)
@@ -150,5 +150,5 @@ RECIPE = Recipe(
     citation="Krause, Stark, Deng, Fei-Fei: 3D Object Representations for Fine-Grained "
     "Categorization, 3dRR 2013",
     terms="its owners have not published it since 2023, when their addresses began to answer 404",
-    recognised=recognised,
+    matches=matches,
 )

@@ -17,7 +17,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from dml_jax.data.files import Entry, Files, file_at, resolve_paths
-from dml_jax.data.sources import AUTO, NAME_SPLITS, Options, Recipe, Table, words_of
+from dml_jax.data.sources import AUTO, NAME_SPLITS, Options, Recipe, Table, find_words
 from dml_jax.errors import DataError
 from dml_jax.files import reading, text_of
 
@@ -35,7 +35,7 @@ TRUE, FALSE = {"1", "true", "yes", "t", "y"}, {"0", "false", "no", "f", "n", ""}
 def read(files: Files, options: Options) -> Table:
     """Reads the only .csv file, or those of the splits, with commas, semicolons or tabs."""
     tables = [path for path in files if path.lower().endswith(".csv")]
-    splits = AUTO.splits_of([path.rpartition("/")[2][:-4] for path in tables])
+    splits = AUTO.find_splits([path.rpartition("/")[2][:-4] for path in tables])
     if (len(tables) != 1 and len(splits) != len(tables)) or not tables:
         names = f"{len(tables)} .csv files ({', '.join(tables[:3])})" if tables else "no .csv file"
         raise DataError(f"found {names}, exactly one is needed; give it as --source")
@@ -61,7 +61,7 @@ def _rows(files: Files, table: str, split: str) -> list[Entry]:
         reader = csv.DictReader(lines, strict=True, delimiter=delimiter)
         rows = list(reader)
     columns = [name for name in reader.fieldnames or () if name]
-    path, label = column_of("path", columns), column_of("class", columns)
+    path, label = find_column("path", columns), find_column("class", columns)
     if not path or not label or len(set(columns)) < len(columns):
         has = f"has the columns {', '.join(columns)}"
         raise DataError(f"{table}: {has}; must have path, label[, split, role], once")
@@ -79,7 +79,7 @@ def _rows(files: Files, table: str, split: str) -> list[Entry]:
     ]
 
 
-def column_of(kind: str, columns: Sequence[str]) -> str:
+def find_column(kind: str, columns: Sequence[str]) -> str:
     """The column that holds a path, class, split or role, by its name; "" if there is none."""
     plain = {"".join(re.findall(r"[^\W_]+", name)).lower(): name for name in reversed(columns)}
     return next((plain[usual] for usual in NAMES[kind].split() if usual in plain), "")
@@ -92,7 +92,7 @@ def read_columns(rows: Sequence[Entry], options: Options, doubts: list[str]) -> 
     """
     columns = list(rows[0].metadata)
     cells = {name: [str(row.metadata[name] or "").strip() for row in rows] for name in columns}
-    path, label, role = (column_of(kind, columns) for kind in ("path", "class", "role"))
+    path, label, role = (find_column(kind, columns) for kind in ("path", "class", "role"))
     free = [name for name in columns if name not in (path, label, role)]
     splits = _split_column(free, cells, options, doubts)
     flags = {name: flag for name in free if (flag := _flag(name, cells[name], options))}
@@ -106,8 +106,8 @@ def read_columns(rows: Sequence[Entry], options: Options, doubts: list[str]) -> 
         if 2 * len(one & other) > min(len(one), len(other)):
             rest = ROLES[min(ROLES.keys() - {flag})]
 
-    def split_of(i: int) -> str:
-        split = options.split_of(cells[splits][i]) if splits else ""
+    def decide_split(i: int) -> str:
+        split = options.find_split(cells[splits][i]) if splits else ""
         marks = {flag for name, flag in flags.items() if cells[name][i].lower() in TRUE}
         if split_flags and not split:
             split = next(iter(marks - ROLES.keys()), "test" if "train" in split_flags else "train")
@@ -127,7 +127,7 @@ def read_columns(rows: Sequence[Entry], options: Options, doubts: list[str]) -> 
     images = [
         row._replace(
             class_name=str(row.metadata[label]),
-            split=split_of(i) or row.split,
+            split=decide_split(i) or row.split,
             metadata={name: row.metadata[name] for name in metadata},
         )
         for i, row in enumerate(rows)
@@ -145,10 +145,10 @@ def _split_column(
     if options.splits == "none":
         return ""
     values = {name: {*cells[name]} - {""} for name in names}
-    readable = [n for n in names if values[n] and all(map(options.split_of, values[n]))]
-    usual = column_of("split", names)
+    readable = [n for n in names if values[n] and all(map(options.find_split, values[n]))]
+    usual = find_column("split", names)
     if usual and usual not in readable and 0 < len(values[usual]) <= FEW:
-        odd = min(value for value in values[usual] if not options.split_of(value))
+        odd = min(value for value in values[usual] if not options.find_split(value))
         what = f"the column {usual!r} holds {odd!r}, which is no split"
         raise DataError(f"{what}; {NAME_SPLITS}, --splits=none leaves the column unused")
     column = usual if usual in readable else next(iter(readable), "")
@@ -162,16 +162,16 @@ def _split_column(
 
 def _flag(column: str, texts: Sequence[str], options: Options) -> str:
     """The split or role that a column such as "is_query" or "is_training_img" is about, or ""."""
-    words = words_of(column)
+    words = find_words(column)
     if options.splits == "none" or len(words) != 1 or not {*map(str.lower, texts)} <= TRUE | FALSE:
         return ""
     (word,) = words
-    split = Options().split_of(word)
+    split = Options().find_split(word)
     return word if word in ROLES else "" if split == "gallery" else split
 
 
-def recognised(files: Files) -> bool:
+def matches(files: Files) -> bool:
     return any(path.lower().endswith(".csv") for path in files)
 
 
-RECIPE = Recipe(read, in_place=True, recognised=recognised)
+RECIPE = Recipe(read, in_place=True, matches=matches)

@@ -60,7 +60,7 @@ def _images(files: Files) -> list[str]:
     return [path for path in files if is_image(path) and "segmentations" not in path.split("/")]
 
 
-def recognised(files: Files) -> bool:
+def matches(files: Files) -> bool:
     """Whether most images are in numbered folders, and named like them."""
     images = [path.split("/")[-2:] for path in _images(files)]
     matches = [(CLASS.fullmatch(parts[0]), parts[-1].lower()) for parts in images]
@@ -82,5 +82,5 @@ RECIPE = Recipe(
         ),
     ),
     terms="no licence is known; the photographs are from Flickr and belong to their photographers",
-    recognised=recognised,
+    matches=matches,
 )

@@ -52,7 +52,7 @@ def read_folders(rows: Sequence[Entry], options: Options, doubts: list[str]) -> 
     places = [undoubled[path] for path in paths]
     images = Counter(places)
     top = _top(images)
-    for name in filter(options.split_of, top[:1]):
+    for name in filter(options.find_split, top[:1]):
         doubts.append(f"all images are in the folder {name!r}, so it gives no split")
     bare = {place: place[len(top) :] for place in images}
     level, split_of = _split_level({*bare.values()}, options)
@@ -122,10 +122,10 @@ def _split_level(folders: Collection[Folders], options: Options) -> tuple[int, d
     for level in range(depth):
         names = {place[level] for place in folders if len(place) > level + 1}
         ends = {place[level] for place in folders if len(place) == level + 1}
-        names |= {name for name in ends if not names or options.split_of(name)}
-        if splits := options.splits_of(names):
+        names |= {name for name in ends if not names or options.find_split(name)}
+        if splits := options.find_splits(names):
             return level, splits
-    if options.split_names():
+    if options.parse_splits():
         raise DataError(f"--splits={options.splits}: there are no folders of these names")
     return depth, {}
 
@@ -133,7 +133,7 @@ def _split_level(folders: Collection[Folders], options: Options) -> tuple[int, d
 def _check_words(folders: Collection[Folders], options: Options, doubts: list[str]) -> None:
     """Adds a doubt about names that look like splits and are no split; raises DataError if such
     folders are for training and test."""
-    looks = {name: options.split_of(name) for place in folders for name in place}
+    looks = {name: options.find_split(name) for place in folders for name in place}
     names = sorted(name for name, split in looks.items() if split)
     nested = {name for place in folders if len(place) > 1 for name in place}
     if {"train", "test"} <= {looks[name] for name in nested}:
@@ -206,8 +206,8 @@ def _check_crossing(labels: Collection[Folders]) -> None:
         )
 
 
-def recognised(files: Files) -> bool:
+def matches(files: Files) -> bool:
     return any(map(is_image, files))
 
 
-RECIPE = Recipe(read, reads=(), in_place=True, recognised=recognised)
+RECIPE = Recipe(read, reads=(), in_place=True, matches=matches)

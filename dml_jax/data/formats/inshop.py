@@ -26,7 +26,7 @@ def read(files: Files, options: Options = AUTO) -> Table:
     return Table(official.find_images(files, table, rows, "img/"))
 
 
-def recognised(files: Files) -> bool:
+def matches(files: Files) -> bool:
     return bool(official.find_paths(files, TABLE))
 
 
@@ -38,5 +38,5 @@ RECIPE = Recipe(
     "Retrieval, CVPR 2016",
     terms="its owners give it away in a shared folder, for non-commercial research, and not at a "
     "fixed address",
-    recognised=recognised,
+    matches=matches,
 )

@@ -39,7 +39,7 @@ def read(files: Files, options: Options = AUTO) -> Table:
     return Table(entries)
 
 
-def recognised(files: Files) -> bool:
+def matches(files: Files) -> bool:
     folders = {part for path in files for part in path.split("/")[:-3]}
     return not folders.isdisjoint(part for pair in PAIRS for part in pair)
 
@@ -63,5 +63,5 @@ RECIPE = Recipe(
         ),
     ),
     terms="MIT licence, copyright 2015 Brenden Lake",
-    recognised=recognised,
+    matches=matches,
 )

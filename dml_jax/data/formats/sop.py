@@ -22,7 +22,7 @@ def read(files: Files, options: Options = AUTO) -> Table:
     return Table(entries)
 
 
-def recognised(files: Files) -> bool:
+def matches(files: Files) -> bool:
     return bool(official.find_paths(files, "Ebay_train.txt", "Ebay_test.txt"))
 
 
@@ -41,5 +41,5 @@ RECIPE = Recipe(
         ),
     ),
     terms="no licence is known; the photographs are from eBay and belong to their owners",
-    recognised=recognised,
+    matches=matches,
 )
