@@ -150,6 +150,14 @@ def sealed_again(run: Path, **changes: Any) -> None:
     seal.close(run, stated.kind, known=stated.files, parts=stated.parts, identity=identity)
 
 
+def changed_results(run: Path, results: dict[str, Any]) -> None:
+    """The run with other results, whose digest fits."""
+    stated = seal.read_manifest(run)
+    (run / "results.json").write_text(json.dumps(results))
+    known = stated.files | seal.digests(run, ["results.json"])
+    seal.close(run, "run", known=known, parts=stated.parts, identity=stated.identity)
+
+
 def test_the_command_verify(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """And `evaluate --verify`; both compute the probe."""
 
@@ -170,6 +178,11 @@ def test_the_command_verify(own: Path, capsys: pytest.CaptureFixture[str]) -> No
     message = "the embedding of the probe image differs by 2,"
     assert capsys.readouterr().err.count(message) == 2
     sealed_again(own, row=[-number for number in row])
+    results = json.loads((own / "results.json").read_text())
+    changed_results(own, results | {"map@r": results["map@r"] + 0.01})
+    assert status(own) == 2
+    assert f"results.json: map@r is {results['map@r'] + 0.01}, but" in capsys.readouterr().err
+    changed_results(own, results)
     log = own / "metrics.jsonl"
     log.write_text(log.read_text().replace("1", "2", 1))
     assert status(own) == 2
@@ -192,14 +205,12 @@ def test_embeddings_of_another_run_are_refused(runs: list[Path], own: Path) -> N
 
 
 def test_results_and_identities_of_another_run_are_refused(runs: list[Path], own: Path) -> None:
-    shutil.copy(runs[1] / "results.json", own)
-    stated = seal.read_manifest(own)
-    known = stated.files | seal.digests(own, ["results.json"])
-    seal.close(own, "run", known=known, parts=stated.parts, identity=stated.identity)
+    changed_results(own, json.loads((runs[1] / "results.json").read_text()))
     with pytest.raises(CheckpointError, match=r"results\.json: belongs to a different model"):
         workdir.read_results(own)
     other = seal.read_manifest(runs[1]).identity
-    seal.close(own, "run", known=known, parts=stated.parts, identity=other)
+    stated = seal.read_manifest(own)
+    seal.close(own, "run", known=stated.files, parts=stated.parts, identity=other)
     with pytest.raises(CheckpointError, match=r"was made by another model \(other weights\)"):
         models.load(own)
 

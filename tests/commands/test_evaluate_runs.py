@@ -10,11 +10,8 @@ from sklearn.metrics import ndcg_score
 from dml_jax import seal, table
 from dml_jax.commands import cli, evaluate
 from dml_jax.evaluation import protocol
-from dml_jax.inference.model import Model
-from dml_jax.train.records import workdir
 from tests.commands.members import ROWS, member
 from tests.plugins.relation import shared_tags
-from tests.tiny_model import identity
 
 
 def run(runs: list[Path], *options: str) -> int:
@@ -152,33 +149,3 @@ def test_selection_of_the_members(tmp_path: Path) -> None:
         member(tmp_path / "b", 1, 6, select=select)
         assert run([tmp_path / "a", tmp_path / "b"], f"--export={tmp_path / 'ab'}") == 0
         assert json.loads((tmp_path / "ab" / "results.json").read_text())["model"] == model
-
-
-def finish(directory: Path) -> None:
-    """Seals a directory as the end of a run does, without a model."""
-    with seal.write(directory / "model", "model"):
-        pass
-    workdir.finish(directory, "model", identity(0))
-
-
-def test_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every file of a finished run has its digest, and the results are those of its embeddings."""
-    a, output = tmp_path / "a", tmp_path / "out.json"
-    member(a, 0, 6)
-    assert run([a], f"--output={output}") == 0
-    results = json.loads(output.read_text())
-    (a / "results.json").write_text(json.dumps(results | {"identity": identity(0).sha256}))
-    monkeypatch.setattr(Model, "__init__", lambda *_, **__: None)
-    monkeypatch.setattr(Model, "distance_of_probe", lambda self: 0.0)
-    finish(a)
-    capsys.readouterr()
-    assert run([a], "--verify") == 0
-    assert "verified: the files are as they were written" in capsys.readouterr().out
-    (a / "results.json").write_text(json.dumps(results | {"map@r": results["map@r"] + 0.01}))
-    assert run([a], "--verify") == 2
-    assert "results.json: has changed since it was written" in capsys.readouterr().err
-    results |= {"identity": identity(0).sha256}
-    (a / "results.json").write_text(json.dumps(results | {"map@r": results["map@r"] + 0.01}))
-    finish(a)  # even with a digest that fits
-    assert run([a], "--verify") == 2
-    assert f"results.json: map@r is {results['map@r'] + 0.01}, but" in capsys.readouterr().err
