@@ -4,9 +4,10 @@ import json
 import platform
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import TypeAlias
 
 import jax
 import numpy as np
@@ -22,25 +23,22 @@ from tests.serving.servers import ask
 CACHE_OPTIONS = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")  # set by the command
 
 
-class InProcess:
-    """Runs the command in the process of the tests, which saves the seconds that a new process takes to start."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-        self.monkeypatch, self.capsys = monkeypatch, capsys
-
-    def __call__(self, *arguments: str) -> CompletedProcess[str]:
-        self.monkeypatch.setattr(sys, "argv", ["dml_jax.main", *arguments])
-        self.capsys.readouterr()
-        code = main.main()
-        return CompletedProcess(arguments, code, *self.capsys.readouterr())
+Run: TypeAlias = Callable[..., CompletedProcess[str]]
 
 
 @pytest.fixture
-def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[InProcess]:
+def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
+    """Runs the command in the process of the tests, which saves the seconds that a new process takes to start."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "path", [*sys.path])
     kept = {key: jax.config.values[key] for key in CACHE_OPTIONS}
-    yield InProcess(monkeypatch, capsys)
+
+    def run(*arguments: str) -> CompletedProcess[str]:
+        monkeypatch.setattr(sys, "argv", ["dml_jax.main", *arguments])
+        capsys.readouterr()
+        return CompletedProcess(arguments, main.main(), *capsys.readouterr())
+
+    yield run
     for key, value in kept.items():
         jax.config.update(key, value)
 
@@ -130,7 +128,7 @@ def check_server(run: Path) -> None:
         assert answer["probability"] == pytest.approx(each.probability, abs=1e-4)
 
 
-def test_run_from_start_to_finish(in_process: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_from_start_to_finish(in_process: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Training, a real SIGTERM, resuming, finishing, refusal of another configuration, evaluation, export, serving."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     photos, run = tmp_path / "photos", tmp_path / "run"
@@ -189,7 +187,7 @@ def test_run_from_start_to_finish(in_process: InProcess, tmp_path: Path, monkeyp
 
 
 @pytest.mark.slow
-def test_starting_from_another_run(in_process: InProcess, tmp_path: Path) -> None:
+def test_starting_from_another_run(in_process: Run, tmp_path: Path) -> None:
     """The new run starts with the results of the old one; if the backbone does not fit, nothing is written."""
     first, second = tmp_path / "first", tmp_path / "second"
     small = [CONFIG, *TINY, "--config.evaluation.controls=false"]
@@ -206,7 +204,7 @@ def test_starting_from_another_run(in_process: InProcess, tmp_path: Path) -> Non
     assert not (tmp_path / "third").exists()
 
 
-def test_check_writes_nothing(in_process: InProcess, tmp_path: Path) -> None:
+def test_check_writes_nothing(in_process: Run, tmp_path: Path) -> None:
     done = in_process(CONFIG, *TINY, "--mode=check", f"--workdir={tmp_path / 'run'}")
     assert done.returncode == 0, done.stderr
     assert "the configuration is valid" in done.stdout
