@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from dml_jax.data.files import Entry
     from dml_jax.data.sources import Options, Survey, Table
 
-FEW = 3  # classes with fewer images are reported
-
 
 def parser() -> cli.Parser:
     flags = cli.Parser(__doc__, epilog=cli.LARGE)
@@ -93,9 +91,6 @@ def _page(name: str, table: Table, path: Path, options: Options) -> Iterator[str
             ends = repr(names[0]) + (f" to {names[-1]!r}" if names[1:] else "")
             total = f"{counted(images.total(), 'image')} of {counted(len(names), 'class')}"
             yield f"{split}: {total}, {ends}; {size} each"
-            if few := [label for label in names if images[label] < FEW]:
-                number = counted(len(few), "class")
-                yield f"  with fewer than {FEW} images: {number}, e.g. {few[0]!r}"
     classes = {entry.class_name for entry in entries}
     yield f"in all: {counted(len(entries), 'image')} of {counted(len(classes), 'class')}"
     yield from (f"doubt: {line}" for line in table.doubts)
