@@ -203,9 +203,8 @@ def triplet_loss(
     embeddings: Array,
     triplets: Triplets,
     *,
-    margin: float = 0.2,
-    squared: bool = True,
-    smooth: bool = False,
+    margin: float,
+    squared: bool,
 ) -> Array:
     """Mean of [d_ap - d_an + margin]+ over all valid triplets -> scalar; 0 if none is valid.
 
@@ -214,7 +213,7 @@ def triplet_loss(
     """
     x = at_least_float32(embeddings)
     sides = _squared_sides(x, x, triplets, None)
-    return pairwise.weighted_mean(_hinges(*sides, margin, squared, smooth), triplets.valid)
+    return pairwise.weighted_mean(_hinges(*sides, margin, squared, smooth=False), triplets.valid)
 
 
 @loss

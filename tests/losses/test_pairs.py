@@ -161,6 +161,8 @@ def test_swapped_triplets(x64: None) -> None:
     assert (D[p, n] < D[a, n]).any()
     mined = partial(losses.triplet, mining="easy_positive", **options)
     equal(jax.jit(partial(mined, reduce=None))(X, LABELS)[a], expected)
+    margin = jax.jit(partial(losses.margin, mining="easy_positive", reduce=None))(X, LABELS, BETA)  # never swapped
+    equal(margin[a], ref.hinges([*zip(a, p, n, strict=True)], BETA[LABELS[a]]).sum(axis=1))
     active = jax.jit(partial(mined, divisor="active"))(X, LABELS)
     equal(active, expected[expected > 0].mean())
     d, between, near, far = ref.between(X, PAST), ref.between(PAST, PAST), NEAR[:, :7], FAR[:, :7]

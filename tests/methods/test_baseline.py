@@ -127,6 +127,12 @@ def test_a_sum_of_losses_with_weights() -> None:
     assert teaching.logits.shape == (3, SIZE)
 
 
+def test_losses_that_draw_do_not_share_a_key() -> None:
+    _, state, update = built(baseline.make_config("triplet+n_pair+margin", embedding_dim=5))
+    with jax.debug_key_reuse(True):
+        update(state, batch(), jax.random.key(1))
+
+
 def test_a_relation_in_place_of_equal_labels() -> None:
     """Weights of classes, within the batch and against the memory; NaN is neither."""
     weights = np.random.default_rng(3).integers(0, 4, (SIZE, SIZE)) / 3
