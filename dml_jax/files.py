@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import fcntl
+import glob
 import hashlib
 import json
 import os
@@ -151,16 +152,21 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
     Readers see the old file or the complete new one, never a part; the data is on disk before the
     name changes. A symbolic link is followed; a device such as /dev/stdout is written directly.
+    Drafts of writers that were killed are deleted.
     """
     if path.exists() and not path.is_file():
         with name_file(path):
             yield path
         return
     path = path.resolve()
-    draft = path.with_name(f".{path.name[:40]}.{secrets.token_hex(4)}.tmp")
+    name = f".{path.name[:40]}"
+    for remains in path.parent.glob(f"{glob.escape(name)}.????????.tmp"):
+        _delete_abandoned(remains)
+    draft = path.with_name(f"{name}.{secrets.token_hex(4)}.tmp")
     try:
-        with name_file(path):
-            draft.touch()
+        with name_file(path), draft.open("xb") as held:
+            with contextlib.suppress(OSError):  # file systems without locks
+                fcntl.flock(held, fcntl.LOCK_EX)
             yield draft
             with draft.open("rb") as file:
                 os.fsync(file.fileno())
@@ -168,6 +174,13 @@ def atomic_write(path: Path) -> Iterator[Path]:
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
+
+
+def _delete_abandoned(draft: Path) -> None:
+    """Deletes the draft of `atomic_write` unless its writer, which locks it, is still there."""
+    with contextlib.suppress(OSError), draft.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        draft.unlink()
 
 
 @contextlib.contextmanager

@@ -245,3 +245,19 @@ def test_a_log_that_cannot_be_written_hides_no_error() -> None:
 
     with pytest.raises(CheckpointError, match="the reason"):
         fail()
+
+
+def test_drafts_of_killed_writers_are_deleted(tmp_path: Path) -> None:
+    """Not those of writers at work."""
+    file = tmp_path / "a[1].json"
+    (tmp_path / ".a[1].json.abcdefgh.tmp").touch()
+    (tmp_path / ".a1.json.abcdefgh.tmp").touch()
+    with files.atomic_write(file) as first:
+        with files.atomic_write(file) as second:
+            assert sorted(tmp_path.iterdir()) == sorted([tmp_path / ".a1.json.abcdefgh.tmp", first, second])
+            second.write_text("2")
+        first.write_text("1")
+    assert (sorted(path.name for path in tmp_path.iterdir()), file.read_text()) == (
+        [".a1.json.abcdefgh.tmp", "a[1].json"],
+        "1",
+    )
