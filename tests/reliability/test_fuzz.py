@@ -11,6 +11,7 @@ from tests.reliability import sandbox
 from tests.reliability.attacks import ATTACKS
 
 pytestmark = pytest.mark.slow
+ALWAYS_THE_SAME = settings(deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 CASES = 20  # times an attack's share; about 2,000 in all
 
 
@@ -18,8 +19,7 @@ CASES = 20  # times an attack's share; about 2,000 in all
 def test_success_or_one_error_line(name: str) -> None:
     attack = ATTACKS[name]
 
-    @settings(max_examples=CASES * attack.share, deadline=None, derandomize=True, database=None)
-    @settings(suppress_health_check=list(HealthCheck))
+    @settings(ALWAYS_THE_SAME, max_examples=CASES * attack.share)
     @given(files=attack.files)
     def check(files: sandbox.Files) -> None:
         outcome = sandbox.run(attack.read, files)
