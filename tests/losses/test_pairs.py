@@ -87,6 +87,7 @@ def test_weights_of_pairs_and_triplets(x64: None) -> None:
     for name, chosen in (("triplet", triplets), ("hard", ref.hard_triplets(NEAR, FAR))):
         products = [WEIGHTS[a, p] * FARS[a, n] for a, p, n in chosen]
         expected[name] = np.average(ref.triplet(chosen, 0.2), weights=products)
+    expected["small"] = expected["triplet"]  # only the ratios of weights matter
     push = (FARS * np.exp(2 * np.maximum(S + 0.4, 0) * (S - 0.4))).sum(axis=1)
     pull = (WEIGHTS * np.exp(-2 * np.maximum(1.4 - S, 0) * (S - 0.6))).sum(axis=1)
     expected["circle"] = np.log1p(push * pull)[NEAR.any(axis=1) & FAR.any(axis=1)].mean()
@@ -105,6 +106,7 @@ def test_weights_of_pairs_and_triplets(x64: None) -> None:
     def found(x: jax.Array) -> dict[str, jax.Array]:
         return {
             "triplet": losses.triplet(x, mining="all", **RELATION),
+            "small": losses.triplet(x, mining="all", positive=WEIGHTS / 1000, negative=FARS),
             "hard": losses.triplet(x, mining="hard", **RELATION),
             "circle": losses.circle(x, gamma=2.0, **RELATION),
             "lifted_structure": losses.lifted_structure(x, **RELATION),
