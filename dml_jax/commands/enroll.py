@@ -189,9 +189,11 @@ def _classify(
     index: Index, files: list[str], options: argparse.Namespace, limit: Any, on_bad: OnBad
 ) -> None:
     """Prints the answers to images."""
-    from dml_jax.inference import enrolled
+    from dml_jax.inference import enrolled, enrollment
 
     index.expect(**limit)  # refuses before images are embedded
+    if any(value is not None for value in limit.values()):
+        print(enrollment.expectation(index, limit), file=sys.stderr)
     usable, rows = enrolled.embed(index.model, files, on_bad)
     names = [printable(files[i]) for i in usable]
     cli.require(names, "none of the images can be used; the reasons are listed above")

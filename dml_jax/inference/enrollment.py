@@ -46,15 +46,20 @@ def report(index: Index, limit: Limit) -> list[str]:
         trained = set(playing) & set(index.model.training_classes())
         text += ", though the run was trained on some" if trained else ""
         text += ", assuming that strangers are like these; better: --calibrate=DIRECTORY"
+    lines = [text, expectation(index, limit)]
+    if not len(known):
+        lines.append("warning: probabilities are not calibrated: no class has several sessions")
+    return lines
+
+
+def expectation(index: Index, limit: Limit) -> str:
+    """What to expect of an index with a limit."""
     try:
         shares = index.expect(**limit)._asdict()
         expected = ", ".join(f"{title} {_interval(shares[name])}" for name, title in SHARES.items())
     except DataError as problem:
         expected = str(problem).partition(": ")[2]
-    lines = [text, f"expected, in % with 95 % intervals, {stated(limit)}: {expected}"]
-    if not len(known):
-        lines.append("warning: probabilities are not calibrated: no class has several sessions")
-    return lines
+    return f"expected, in % with 95 % intervals, {stated(limit)}: {expected}"
 
 
 def comparison(

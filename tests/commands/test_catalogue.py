@@ -24,6 +24,7 @@ from dml_jax.data.split import Split
 from dml_jax.serving.http_service import Server
 from tests.analysis.page import Page
 from tests.commands.conftest import Execute
+from tests.serving import chromium
 from tests.tiny_model import Tiny
 
 KINDS, IMAGES = ("=oak", "elm", "ash"), 6
@@ -207,6 +208,21 @@ def test_clicks(photos: None, execute: Execute, monkeypatch: pytest.MonkeyPatch)
     assert len([row for row in table().values() if row["proposed"]]) == 1
     again = "--apply=catalogue/changes-1.csv", "--reverse"
     assert execute(catalogue, "photos", *again)[1] == "moved 1 file\n"
+
+
+@pytest.mark.skipif(not chromium.BROWSER, reason="no chromium is installed")
+def test_pages_in_a_browser(photos: None, execute: Execute, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """They fit a desk and a phone, follow the colour scheme, and load what they show."""
+    colours = set()
+    with served(monkeypatch) as url, chromium.tab(tmp_path / "profile") as tab:
+        for width, scheme in ((1400, "light"), (390, "dark")):
+            for query in ("labels", "duplicates", "clusters", "blurred", "odd", "changes", "odd&image=3"):
+                tab.show(f"{url}?tab={query}", width, scheme)
+                height, wide = tab.value("[document.documentElement.scrollHeight, document.body.scrollWidth]")
+                assert (height <= 2000 or "image" in query, wide <= width) == (True, True), query
+                tab.until("[...document.images].every(image => image.naturalWidth > 0)")
+            colours.add(tab.value("getComputedStyle(document.body).backgroundColor"))
+    assert len(colours) == 2
 
 
 def test_equal_images_are_one_cluster() -> None:
