@@ -20,7 +20,7 @@ from sklearn import datasets
 
 import dml_jax
 from dml_jax import identity as identities
-from dml_jax import seal, table
+from dml_jax import seal
 from dml_jax.commands import cli, embed, export
 from dml_jax.errors import CheckpointError, ConfigError, DataError
 from dml_jax.export import programs
@@ -154,7 +154,6 @@ def test_the_first_answer_imports_no_jax() -> None:
     )
     command = [sys.executable, "-c", code, "--model=lite0", str(PHOTOS / "china.jpg"), "--output=out"]
     subprocess.run(command, check=True)
-    assert table.read(Path("out")).seal.about["plan"]["runtime"] == "onnxruntime"
 
 
 @pytest.mark.slow
@@ -170,7 +169,7 @@ def test_the_first_command_makes_the_graph(cached: Path, tmp_path: Path, monkeyp
         shutil.copytree(cached / weights, tmp_path / "cache" / weights)
         assert dml_jax.load("lite0").runtime == "jax"
         if first[0] == "serve":
-            pytest.importorskip("uvicorn")
+            pytest.importorskip("httptools")
         with subprocess.Popen(
             [*command, *first, "--model=lite0"], env=environment, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -182,8 +181,6 @@ def test_the_first_command_makes_the_graph(cached: Path, tmp_path: Path, monkeyp
             _, err = process.communicate()
         assert err.count("making the ONNX graph") == 1
         assert dml_jax.load("lite0").runtime == "onnxruntime"
-        if first[0] == "embed":
-            assert table.read(Path("embeddings")).seal.about["plan"]["runtime"] == "jax"
 
 
 @pytest.mark.slow
