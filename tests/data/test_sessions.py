@@ -145,7 +145,7 @@ def test_training_and_evaluation_across_sessions(tmp_path: Path, capsys: pytest.
     assert code == 0, text
     assert "test classes were trained on" in text
     assert "evaluating on the training classes" in text
-    assert "image retrieval on training classes." in (run / "report.html").read_text()
+    assert "baseline on training classes: " in (run / "report.html").read_text()
     results = json.loads((run / "results.json").read_text())
     assert results["protocol"].startswith("classes that the model was trained on (data.split=all)")
     assert len(json.loads((run / "config.json").read_text())["class_names"]) == 8
