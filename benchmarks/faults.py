@@ -108,9 +108,10 @@ def command(attack: Attack, files: Files) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
         sandbox.write(Path(folder), files)
         module, *arguments = attack.command(Path(folder))
+        name = "train" if module == "main" else module
         try:
             done = subprocess.run(
-                [sys.executable, "-m", f"dml_jax.{module}", *arguments],
+                [sys.executable, "-m", "dml_jax", name, *arguments],
                 cwd=ROOT, capture_output=True, timeout=COMMAND_SECONDS, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:

@@ -151,7 +151,9 @@ def main() -> None:
                 continue
             seconds, ratio = found["seconds"], found["ratio"]
             text = f"{seconds:.2g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
-            cells.append(text if peer == PEERS[0] else f"{text} ({ratio:.{1 if ratio < 10 else 0}f} ×)")
+            cells.append(
+                text if peer == PEERS[0] else f"{text} ({ratio:.{1 if ratio < 10 else 0}f} ×)"
+            )
         rows.append([name, *cells])
         print(rows[-1], flush=True)
     tables.write("peers", "python -m benchmarks.peers", ["", *PEERS], rows)
