@@ -184,7 +184,7 @@ class Index:
         if new in self.classes:
             raise DataError(f"{new!r} is already a class name; choose another or merge the classes")
         enrolled.check_name(new)
-        self._call(old, new)
+        self._change_class(old, new)
 
     def merge(self, name: str, into: str) -> None:
         """Gives the images of a class to another one; the class is gone."""
@@ -192,9 +192,9 @@ class Index:
         self._check_enrolled(into)
         if name == into:
             raise DataError(f"{name}: cannot be merged with itself; give another class")
-        self._call(name, into)
+        self._change_class(name, into)
 
-    def _call(self, old: str, new: str) -> None:
+    def _change_class(self, old: str, new: str) -> None:
         items = self.items.values()
         named = (item._replace(name=new) if item.name == old else item for item in items)
         self._hold(enrolled.by_content(named))
