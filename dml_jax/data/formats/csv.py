@@ -166,7 +166,7 @@ def _flag(column: str, texts: Sequence[str], options: Options) -> str:
     if options.splits == "none" or len(words) != 1 or not {*map(str.lower, texts)} <= TRUE | FALSE:
         return ""
     (word,) = words
-    split = Options().find_split(word)
+    split = AUTO.find_split(word)
     return word if word in ROLES else "" if split == "gallery" else split
 
 
